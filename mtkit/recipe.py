@@ -1,0 +1,57 @@
+"""The recipe: the one description of a run, as frozen sections."""
+
+from pydantic import Field, model_validator
+
+from mtkit.sections.base import Section
+from mtkit.sections.data import Batching, Data, Evaluation, Filters, Languages, TokenizerSection
+from mtkit.sections.model import Model
+from mtkit.sections.search import Beam, Search
+from mtkit.sections.training import Average, InverseSquareRoot, Optimizer, Schedule, Training
+
+
+class Recipe(Section):
+    """Everything that decides what a run makes. Relative paths start at the current folder."""
+
+    run_dir: str = Field(
+        "runs/default", min_length=1, description="Run folder; null in a file: runs/NAME-OF-THE-RECIPE"
+    )
+    languages: Languages
+    data: Data
+    tokenizer: TokenizerSection = Field(default_factory=TokenizerSection)
+    filters: Filters = Field(default_factory=Filters)
+    batching: Batching = Field(default_factory=Batching)
+    model: Model = Field(default_factory=Model)
+    optimizer: Optimizer = Field(default_factory=Optimizer)
+    schedule: Schedule = Field(default_factory=InverseSquareRoot)
+    training: Training = Field(default_factory=Training)
+    average: Average = Field(default_factory=Average)
+    search: Search = Field(default_factory=Beam)
+    evaluation: Evaluation = Field(default_factory=Evaluation)
+
+    def symbols(self) -> tuple[str, ...]:
+        """The tokenizer's user-defined symbols: the listed ones and every corpus's tags, each once, in order."""
+        corpora = (*self.data.train, *self.data.valid, *self.data.test)
+        tags = [tag for corpus in corpora for tag in corpus.tags]
+        return tuple(dict.fromkeys((*self.tokenizer.user_defined_symbols, *tags)))
+
+    @model_validator(mode="after")
+    def _cross_checks(self) -> "Recipe":
+        if self.model.share_embeddings == "all" and self.tokenizer.vocabulary == "separate":
+            raise ValueError(
+                "model.share_embeddings: all needs tokenizer.vocabulary: joint; use target or none with separate"
+            )
+        if self.batching.max_tokens <= self.filters.max_length:
+            raise ValueError(
+                f"batching.max_tokens ({self.batching.max_tokens}) must exceed filters.max_length "
+                f"({self.filters.max_length}), or the longest pair fits no batch"
+            )
+        if self.model.positions == "learned":
+            needed = max(self.filters.max_length, self.search.lines.max_source_length, self.search.rules.max_length) + 1
+            if self.model.max_positions < needed:
+                raise ValueError(
+                    f"model.max_positions ({self.model.max_positions}) must be at least {needed}: learned positions must "
+                    "reach filters.max_length, search.lines.max_source_length and search.rules.max_length, with EOS"
+                )
+        if self.filters.min_length > self.filters.max_length:
+            raise ValueError("filters.min_length exceeds filters.max_length")
+        return self
