@@ -1,0 +1,196 @@
+"""Text to ids and back: SentencePiece BPE (Sennrich et al. 2016; Kudo and Richardson 2018), load, encode, decode.
+
+The SentencePiece model is the whole vocabulary; there is no second file. `mtkit.text.train` makes one.
+
+What is text and what is not:
+
+- The four special ids come from nothing that can be written. Their pieces are named "< s >" and the like, with a real
+  space, which normalised text never has inside SentencePiece. So `<s>`, `</s>`, `<unk>`, `<pad>`, `<0x41>` in a
+  sentence are ordinary characters in training, `encode` and `decode`.
+- A user-defined symbol is the opposite: it is found wherever its characters stand in the text, and is one piece. A tag
+  such as `<news>` can thus be given by typing it before the sentence.
+- A character outside the vocabulary becomes UNK, a run of them a single one, and decodes as U+FFFD. That sign was
+  chosen because NFC and NFKC leave it alone, so `decode(encode(decode(ids))) == decode(ids)`; SentencePiece's own
+  " ⁇ " brings new spaces and NFKC turns it into "??". With byte fallback there is no UNK.
+"""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import sentencepiece
+
+from mtkit.errors import ModelError
+from mtkit.files import atomic_write
+from mtkit.ids import BOS, EOS, PAD, UNK
+from mtkit.text.model_file import read_facts
+from mtkit.text.normalize import normalize
+
+UNKNOWN_SURFACE = "\ufffd"
+JOINT_FILE, SOURCE_FILE, TARGET_FILE = "tokenizer.model", "tokenizer.source.model", "tokenizer.target.model"
+_SPECIAL_NAMES = {PAD: "<pad>", UNK: "<unk>", BOS: "<s>", EOS: "</s>"}
+_WORD_START = "\u2581"
+_REMEDY = "train it again with: mtkit tokenizer RECIPE"
+
+
+class Tokenizer:
+    """One vocabulary: text to ids and back. Immutable; can be pickled and used from several threads."""
+
+    def __init__(self, model: bytes, origin: str = "tokenizer") -> None:
+        """`model` is a serialized SentencePiece model, `origin` its name in errors. Raises ModelError."""
+        self._model = model
+        self._origin = origin
+        try:
+            self._processor: Any = sentencepiece.SentencePieceProcessor()
+            self._processor.load_from_serialized_proto(model)
+            self._facts = read_facts(model)
+        except (RuntimeError, ValueError):
+            raise ModelError(f"{origin}: is not a SentencePiece model, or is damaged", _REMEDY) from None
+        found = {
+            "pad": self._processor.pad_id(),
+            "unk": self._processor.unk_id(),
+            "bos": self._processor.bos_id(),
+            "eos": self._processor.eos_id(),
+        }
+        expected = {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS}
+        if found != expected:
+            raise ModelError(f"{origin}: its special ids are {found}, mtkit needs {expected}", _REMEDY)
+        self.size: int = self._processor.get_piece_size()
+        self.sha256: str = hashlib.sha256(model).hexdigest()
+        self._symbol_ids = {symbol: self._processor.piece_to_id(symbol) for symbol in self._facts.symbols}
+        self._symbols_by_id = {number: symbol for symbol, number in self._symbol_ids.items()}
+        self._word_start = self._processor.piece_to_id(_WORD_START)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Tokenizer, (self._model, self._origin)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> "Tokenizer":
+        """The tokenizer in a file. Raises ModelError when it is missing, damaged or has other special ids."""
+        try:
+            return cls(Path(path).read_bytes(), str(path))
+        except OSError as error:
+            raise ModelError(f"{path}: the tokenizer cannot be read ({error.strerror})", _REMEDY) from None
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the model file, atomically; the bytes are those that were loaded."""
+        with atomic_write(path, "wb") as stream:
+            stream.write(self._model)
+
+    @property
+    def normalization(self) -> str:
+        """The normalisation stored in the model: "nfc", "nfkc", or a foreign model's own rule name."""
+        return "nfc" if self._facts.normalization_rule == "identity" else self._facts.normalization_rule
+
+    @property
+    def symbols(self) -> tuple[str, ...]:
+        """The user-defined symbols, in order."""
+        return self._facts.symbols
+
+    def encode(self, text: str) -> list[int]:
+        """The ids of one normalised sentence, without special ids; empty for blank text.
+
+        Symbols that open the text come without the bare word start SentencePiece puts before each, so that a typed tag
+        equals one put there by its id: encode("<news> a") == [symbol_id("<news>"), *encode("a")].
+        """
+        return self._open_with_symbols(self._processor.encode(normalize(text)))
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """`encode` of each text, quicker for many; in one thread."""
+        encoded = self._processor.encode([normalize(text) for text in texts], num_threads=1)
+        return [self._open_with_symbols(ids) for ids in encoded] if self._symbol_ids else encoded
+
+    def _open_with_symbols(self, ids: list[int]) -> list[int]:
+        """The ids without the bare word starts before symbols that open the text."""
+        if not self._symbol_ids or not ids or ids[0] != self._word_start:
+            return ids
+        place, opening = 0, []
+        while place + 1 < len(ids) and ids[place] == self._word_start and ids[place + 1] in self._symbols_by_id:
+            opening.append(ids[place + 1])
+            place += 2
+        return opening + ids[place:]
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids; special ids vanish, but for UNK, a run of which becomes one U+FFFD.
+
+        The result is normalised: it holds no line end and no control character whatever the ids. Where nothing was
+        unknown, decode(encode(x)) == normalize(x) (with "nfkc": its NFKC form). The one exception: symbols that open a
+        text are separated by a space.
+        """
+        rest = [number for place, number in enumerate(ids) if number != UNK or place == 0 or ids[place - 1] != UNK]
+        opening = []
+        while self._symbol_ids and rest and rest[0] in self._symbols_by_id:
+            opening.append(self._symbols_by_id[rest.pop(0)])
+        text: str = self._processor.decode(rest)
+        if opening:
+            starts_word = bool(rest) and self._processor.id_to_piece(rest[0]).startswith(_WORD_START)
+            text = " ".join(opening) + (" " if starts_word else "") + text
+        return normalize(text)
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """The piece of each id, for people to read: "▁" marks a word start, specials are <pad>, <unk>, <s>, </s>."""
+        return [_SPECIAL_NAMES.get(number) or self._processor.id_to_piece(int(number)) for number in ids]
+
+    def symbol_id(self, symbol: str) -> int:
+        """The id of a user-defined symbol. Raises ModelError when the vocabulary was made without it."""
+        if symbol not in self._symbol_ids:
+            known = ", ".join(self.symbols) or "none"
+            raise ModelError(
+                f"{self._origin}: {symbol!r} is not one of its symbols ({known})",
+                "list it in tokenizer.user_defined_symbols or in a corpus's tags, then train the tokenizer again",
+            )
+        return self._symbol_ids[symbol]
+
+    def unknown_count(self, ids: Sequence[int]) -> int:
+        """How many of the ids are UNK."""
+        return list(ids).count(UNK)
+
+
+@dataclass(frozen=True, slots=True)
+class Tokenizers:
+    """The vocabularies of both sides; `source is target` when they share one."""
+
+    source: Tokenizer
+    target: Tokenizer
+
+    @property
+    def joint(self) -> bool:
+        """Whether both sides share one vocabulary."""
+        return self.source is self.target
+
+    @property
+    def sha256(self) -> str:
+        """One hash for both: the model file's when joint, else a hash of the two hashes."""
+        if self.joint:
+            return self.source.sha256
+        return hashlib.sha256(f"{self.source.sha256} {self.target.sha256}".encode()).hexdigest()
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike[str]) -> "Tokenizers":
+        """The tokenizers in a folder: `tokenizer.model`, or `tokenizer.source.model` and `tokenizer.target.model`.
+
+        Raises ModelError when neither is there, one is damaged, or its special ids are not 0, 1, 2, 3.
+        """
+        folder = Path(folder)
+        if (folder / JOINT_FILE).exists():
+            both = Tokenizer.load(folder / JOINT_FILE)
+            return cls(both, both)
+        if not (folder / SOURCE_FILE).exists() and not (folder / TARGET_FILE).exists():
+            raise ModelError(f"{folder}: holds neither {JOINT_FILE} nor {SOURCE_FILE} and {TARGET_FILE}", _REMEDY)
+        return cls(Tokenizer.load(folder / SOURCE_FILE), Tokenizer.load(folder / TARGET_FILE))
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the model files into a folder, made when missing; files of the other kind there are removed."""
+        folder = Path(folder)
+        if self.joint:
+            self.source.save(folder / JOINT_FILE)
+            stale = [SOURCE_FILE, TARGET_FILE]
+        else:
+            self.source.save(folder / SOURCE_FILE)
+            self.target.save(folder / TARGET_FILE)
+            stale = [JOINT_FILE]
+        for name in stale:
+            (folder / name).unlink(missing_ok=True)
