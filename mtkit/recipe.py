@@ -1,12 +1,21 @@
 """The recipe: the one description of a run, as frozen sections."""
 
-from pydantic import Field, model_validator
+import hashlib
+import json
+from collections.abc import Sequence
+from os import PathLike
+from pathlib import Path
 
+from pydantic import Field, ValidationError, model_validator
+
+from mtkit.recipe_errors import recipe_error
+from mtkit.recipe_source import complete, read_source
 from mtkit.sections.base import Section
 from mtkit.sections.data import Batching, Data, Evaluation, Filters, Languages, TokenizerSection
 from mtkit.sections.model import Model
 from mtkit.sections.search import Beam, Search
 from mtkit.sections.training import Average, InverseSquareRoot, Optimizer, Schedule, Training
+from mtkit.strict_yaml import KeyPath, dump_yaml
 
 
 class Recipe(Section):
@@ -27,6 +36,35 @@ class Recipe(Section):
     average: Average = Field(default_factory=Average)
     search: Search = Field(default_factory=Beam)
     evaluation: Evaluation = Field(default_factory=Evaluation)
+
+    @classmethod
+    def load(cls, path: str | PathLike[str], overrides: Sequence[str] = ()) -> "Recipe":
+        """Read a recipe file, merge overrides such as "training.max_steps=2000" into it, and validate the result.
+
+        The values of overrides are read by the rules of the file (strict_yaml). Without `run_dir` the run folder is
+        runs/NAME-OF-THE-FILE. Raises RecipeError with every problem, each with its place, value and remedy.
+        """
+        source = read_source(path, overrides)
+        flags: list[KeyPath] = []
+        values = complete(source.values, cls, (), flags)
+        if values.get("run_dir") is None:
+            values["run_dir"] = f"runs/{Path(path).stem}"
+        try:
+            recipe = cls.model_validate(values)
+        except ValidationError as error:
+            raise recipe_error(source, error.errors(), flags, cls) from None
+        if flags:
+            raise recipe_error(source, [], flags, cls)
+        return recipe
+
+    def dump(self) -> str:
+        """The recipe as YAML text with every setting written out; it loads back to an equal recipe."""
+        return dump_yaml(self.model_dump(mode="json"))
+
+    def sha256(self) -> str:
+        """Hex SHA-256 of all settings (as JSON with sorted keys): equal recipes, however written, have equal hashes."""
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
     def symbols(self) -> tuple[str, ...]:
         """The tokenizer's user-defined symbols: the listed ones and every corpus's tags, each once, in order."""
@@ -49,8 +87,8 @@ class Recipe(Section):
             needed = max(self.filters.max_length, self.search.lines.max_source_length, self.search.rules.max_length) + 1
             if self.model.max_positions < needed:
                 raise ValueError(
-                    f"model.max_positions ({self.model.max_positions}) must be at least {needed}: learned positions must "
-                    "reach filters.max_length, search.lines.max_source_length and search.rules.max_length, with EOS"
+                    f"model.max_positions ({self.model.max_positions}) must be at least {needed}: learned positions "
+                    "must reach filters.max_length, search.lines.max_source_length, search.rules.max_length, and EOS"
                 )
         if self.filters.min_length > self.filters.max_length:
             raise ValueError("filters.min_length exceeds filters.max_length")
