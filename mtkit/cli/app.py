@@ -1,0 +1,212 @@
+"""The command `mtkit`: which commands there are, and how each one ends.
+
+A command's file is imported when the command is called or its help is asked for, never for `mtkit --help`.
+"""
+
+import errno
+import functools
+import inspect
+import io
+import logging
+import os
+import re
+import sys
+from collections.abc import Callable
+from typing import Annotated, Any, NoReturn
+
+import typer
+from typer.core import TyperGroup
+
+from mtkit import __version__
+from mtkit.errors import MtkitError
+
+SUMMARIES = {
+    "fetch": "Download a recipe's public corpora.",
+    "tokenizer": "Train a recipe's tokenizer.",
+    "binarize": "Turn a recipe's corpora into shards, and report the drops.",
+    "train": "Train a recipe's model.",
+    "average": "Average checkpoints of a run into its model folder.",
+    "translate": "Translate lines of text, stdin to stdout.",
+    "eval": "Score translations: BLEU, chrF, TER.",
+    "run": "Do all stages of a recipe, from corpora to the test score.",
+    "info": "Show what a model is.",
+}
+"""Every command with its line in `mtkit --help`."""
+
+
+def function_of(name: str) -> Callable[..., None]:
+    """The function behind a command; imports its file."""
+    match name:
+        case "fetch":
+            from mtkit.cli.fetch import fetch as function
+        case "tokenizer":
+            from mtkit.cli.tokenizer import tokenizer as function
+        case "binarize":
+            from mtkit.cli.binarize import binarize as function
+        case "train":
+            from mtkit.cli.train import train as function
+        case "average":
+            from mtkit.cli.average import average as function
+        case "translate":
+            from mtkit.cli.translate import translate as function
+        case "eval":
+            from mtkit.cli.eval import evaluate as function
+        case "run":
+            from mtkit.cli.run import run as function
+        case "info":
+            from mtkit.cli.info import info as function
+        case _:
+            raise AssertionError(f"no such command: {name}")
+    return function
+
+
+class _Commands(TyperGroup):
+    """A group that lists its commands by their summaries, and imports the one that is resolved."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command and _command(str(name)), rest
+
+
+def _listed() -> None:
+    raise AssertionError("a listed command is replaced before it is called, by _Commands.resolve_command")
+
+
+def _command(name: str) -> Any:
+    """A command ready to parse its arguments."""
+    function = function_of(name)
+
+    @functools.wraps(function)
+    def guarded(*args: Any, **kwargs: Any) -> None:
+        raise typer.Exit(exit_code_of(functools.partial(function, *args, **kwargs)))
+
+    single = typer.Typer(add_completion=False, rich_markup_mode=None)
+    settings = {"help_option_names": ["-h", "--help"]}
+    single.command(name, help=_help_text(function), context_settings=settings)(guarded)
+    return typer.main.get_command(single)
+
+
+def _help_text(function: Callable[..., None]) -> str:
+    """The function's docstring; examples and other paragraphs with an indented line keep their line breaks."""
+    paragraphs = re.split(r"\n\s*\n", inspect.cleandoc(function.__doc__ or ""))
+    as_written = re.compile(r"^ |^Example", re.MULTILINE)
+    return "\n\n".join("\b\n" + text if as_written.search(text) else text for text in paragraphs)
+
+
+def exit_code_of(work: Callable[[], object]) -> int:
+    """Do `work` and flush stdout; the exit code, after a line on stderr for what the user has to know.
+
+    Bugs, which are all other exceptions, pass through and show their traceback.
+    """
+    try:
+        work()
+        sys.stdout.flush()
+        return 0
+    except MtkitError as error:
+        _complain(error.message, error.hint)
+        return error.exit_code
+    except KeyboardInterrupt:
+        _complain("interrupted")
+        return 130
+    except BrokenPipeError:
+        return 141
+    except OSError as error:
+        if error.errno is None:
+            raise
+        hint = "free some space and try again" if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
+        _complain(f"{error.filename or 'reading or writing'}: {error.strerror}", hint)
+        return 1
+
+
+def _complain(message: str, hint: str | None = None) -> None:
+    print(f"mtkit: error: {message}" + (f"\n  hint: {hint}" if hint else ""), file=sys.stderr)
+
+
+def _prepare_streams() -> None:
+    """UTF-8 with LF for all three streams, whatever the locale says; a closed one reads and writes nothing."""
+    for name, errors in (("stdin", "strict"), ("stdout", "strict"), ("stderr", "backslashreplace")):
+        stream = getattr(sys, name)
+        if stream is None:
+            # Opened in this order, they also take the free descriptors 0 to 2, or else the next file would get one.
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, open(os.devnull, mode, encoding="utf-8", newline="\n"))  # noqa: SIM115
+        elif isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(encoding="utf-8", errors=errors, newline="\n")
+
+
+class _Log(logging.Handler):
+    """Log lines on stderr: messages as they are, warnings and errors with their rank; above any progress bar."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        rank = f"{record.levelname.lower()}: " if record.levelno >= logging.WARNING else ""
+        text = rank + record.getMessage()
+        if "tqdm" in sys.modules:
+            from tqdm import tqdm
+
+            tqdm.write(text, file=sys.stderr)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+
+def _prepare_log() -> None:
+    log = logging.getLogger("mtkit")
+    log.addHandler(_Log())
+    log.setLevel(logging.INFO)
+    log.propagate = False
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"mtkit {__version__}")
+        raise typer.Exit()
+
+
+def _options(
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Only warnings and errors on stderr.")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Train your own translation model: from a parallel corpus to a scored translator.
+
+    \b
+    mtkit run recipes/quickstart.yaml            all stages, from raw text to a score
+    mtkit translate runs/quickstart/model < FILE translate lines
+
+    Each command explains itself with an example: mtkit COMMAND --help
+    """
+    if quiet:
+        logging.getLogger("mtkit").setLevel(logging.WARNING)
+
+
+def _application() -> Any:
+    settings = {"help_option_names": ["-h", "--help"]}
+    app = typer.Typer(cls=_Commands, rich_markup_mode=None, no_args_is_help=True, context_settings=settings)
+    app.callback()(_options)
+    for name, summary in SUMMARIES.items():
+        app.command(name, help=summary)(_listed)
+    return typer.main.get_command(app)
+
+
+def main() -> NoReturn:
+    """Run the command line of this process and exit: 0 success, 1 failure, 2 usage or recipe, 130 interrupted."""
+    _prepare_streams()
+    _prepare_log()
+    stdout = sys.stdout
+
+    def application() -> None:
+        _application()(prog_name="mtkit")
+
+    try:
+        code = exit_code_of(application)
+    except SystemExit as ending:
+        code = ending.code if isinstance(ending.code, int) else int(ending.code is not None)
+        if sys.stdout is not stdout:
+            # Typer puts a wrapper there when the reader of a help text has gone away.
+            code = 141
+    try:
+        stdout.flush()
+    except OSError:
+        # What could not be written is still in the buffer, and Python would complain again on its way out.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stdout.fileno())
+    sys.exit(code)
