@@ -1,0 +1,164 @@
+"""Parallel corpora as pairs of sentences: two aligned files or one TSV, plain or compressed, checked before use."""
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice, zip_longest
+from pathlib import Path
+
+from mtkit.errors import DataError
+from mtkit.files import decode_line, read_byte_lines, read_lines
+from mtkit.sections.data import Corpus
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A sentence and its translation, as written, and the number of their line, counted from 1."""
+
+    source: str
+    target: str
+    line_number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection:
+    """What one reading of a corpus told: how many pairs it holds, and a hash of each side's text.
+
+    The hash is SHA-256 of the lines as mtkit reads them, each with an LF: compression, CRLF, a byte order mark and a
+    missing last LF make no difference to it.
+    """
+
+    name: str
+    pairs: int
+    source_sha256: str
+    target_sha256: str
+
+
+def read_pairs(corpus: Corpus, root: Path) -> Iterator[Pair]:
+    """Yield the pairs of a corpus in order; memory holds one line at a time.
+
+    Raises DataError for a missing or damaged file, bytes that are not UTF-8 (file and line), files of unequal line
+    counts (both counts) and TSV rows with too few columns.
+    """
+    if corpus.tsv is not None:
+        path = root / corpus.tsv
+        for number, line in enumerate(read_lines(path), 1):
+            source, target = _columns(corpus, path, number, line)
+            yield Pair(source, target, number)
+        return
+    source_path, target_path = _paths(corpus, root)
+    lines = zip_longest(read_byte_lines(source_path), read_byte_lines(target_path))
+    for number, (source_line, target_line) in enumerate(lines, 1):
+        if source_line is None or target_line is None:
+            raise _unequal(corpus, source_path, target_path)
+        yield Pair(decode_line(source_line, source_path, number), decode_line(target_line, target_path, number), number)
+
+
+def read_side(corpus: Corpus, root: Path, side: str) -> Iterator[str]:
+    """Yield the sentences of one side ("source" or "target") in order, without reading the other file."""
+    assert side in ("source", "target")
+    if corpus.tsv is not None:
+        for pair in read_pairs(corpus, root):
+            yield pair.source if side == "source" else pair.target
+    else:
+        source_path, target_path = _paths(corpus, root)
+        yield from read_lines(source_path if side == "source" else target_path)
+
+
+def inspect_corpus(corpus: Corpus, root: Path, tick: Callable[[], object] = lambda: None) -> Inspection:
+    """Read a whole corpus once, check it, and say what it holds. `tick` is called once a pair.
+
+    Raises DataError as `read_pairs` does, and when there is no line at all.
+    """
+    source, target = hashlib.sha256(), hashlib.sha256()
+    count = 0
+    for pair in read_pairs(corpus, root):
+        source.update(pair.source.encode("utf-8") + b"\n")
+        target.update(pair.target.encode("utf-8") + b"\n")
+        count += 1
+        tick()
+    if not count:
+        where = " and ".join(str(path) for path in _all_paths(corpus, root))
+        raise DataError(f"corpus {corpus.name}: {where} holds no line")
+    return Inspection(corpus.name, count, source.hexdigest(), target.hexdigest())
+
+
+def check_corpora(corpora: Iterable[Corpus], root: Path) -> list[int]:
+    """The number of pairs in each corpus. Missing files are found before any is read.
+
+    Raises DataError as `inspect_corpus` does.
+    """
+    corpora = list(corpora)
+    check_files(corpora, root)
+    return [inspect_corpus(corpus, root).pairs for corpus in corpora]
+
+
+def check_files(corpora: Iterable[Corpus], root: Path) -> None:
+    """Raises DataError naming every file of the corpora that does not exist."""
+    missing = [(corpus, path) for corpus in corpora for path in _all_paths(corpus, root) if not path.is_file()]
+    if missing:
+        names = "; ".join(f"corpus {corpus.name}: {path}" for corpus, path in missing)
+        raise DataError(
+            f"no such file: {names}",
+            f"paths start at data.root, which is {root}; `mtkit fetch RECIPE` brings the recipe's public corpora",
+        )
+
+
+def _paths(corpus: Corpus, root: Path) -> tuple[Path, Path]:
+    assert corpus.source is not None
+    assert corpus.target is not None
+    return root / corpus.source, root / corpus.target
+
+
+def _all_paths(corpus: Corpus, root: Path) -> tuple[Path, ...]:
+    return (root / corpus.tsv,) if corpus.tsv is not None else _paths(corpus, root)
+
+
+def _columns(corpus: Corpus, path: Path, number: int, line: str) -> tuple[str, str]:
+    columns = line.split("\t")
+    needed = max(corpus.source_column, corpus.target_column)
+    if len(columns) < needed:
+        raise DataError(
+            f"{path}:{number}: has {len(columns)} tab-separated columns, corpus {corpus.name} needs column {needed}",
+            "check source_column and target_column, and that columns are separated by tabs",
+        )
+    return columns[corpus.source_column - 1], columns[corpus.target_column - 1]
+
+
+def _unequal(corpus: Corpus, source_path: Path, target_path: Path) -> DataError:
+    """The error for files of unequal line counts: both counts, and where they seem to part."""
+    source_count = sum(1 for _ in read_byte_lines(source_path))
+    target_count = sum(1 for _ in read_byte_lines(target_path))
+    line = first_shifted_line(source_path, target_path, source_count - target_count)
+    return DataError(
+        f"corpus {corpus.name}: {source_path} has {source_count} lines, {target_path} has {target_count}; "
+        f"the first pair that looks shifted is line {line}",
+        "the lines of the two files must be translations of each other, one to one",
+    )
+
+
+def first_shifted_line(source_path: Path, target_path: Path, surplus: int) -> int:
+    """The likeliest line at which `surplus` lines stand on the source side only (negative: on the target side).
+
+    Judged by lengths: before the line, pairs are taken as they stand, after it with the longer side shifted by the
+    surplus, and the line is where the sum of |log(source bytes / target bytes)| is least. A guess, good when one block
+    is missing.
+    """
+
+    def lengths(path: Path, skip: int) -> Iterator[int]:
+        return (len(line) + 1 for line in islice(read_byte_lines(path), skip, None))
+
+    straight = zip(lengths(source_path, 0), lengths(target_path, 0), strict=False)
+    shifted = zip(lengths(source_path, max(0, surplus)), lengths(target_path, max(0, -surplus)), strict=False)
+    return _cheapest_split(straight, shifted)
+
+
+def _cheapest_split(straight: Iterable[tuple[int, int]], shifted: Iterable[tuple[int, int]]) -> int:
+    """The line, from 1, at which to change from `straight` to `shifted` pairs of lengths for the least total cost."""
+    best_line, best, balance, line = 1, 0.0, 0.0, 0
+    for line, (plain, moved) in enumerate(zip(straight, shifted, strict=False), 1):
+        balance += abs(math.log(plain[0] / plain[1])) - abs(math.log(moved[0] / moved[1]))
+        if balance < best:
+            best_line, best = line + 1, balance
+    return best_line
