@@ -1,0 +1,66 @@
+"""Multi-head scaled dot-product attention (Vaswani et al. 2017, section 3.2).
+
+Shapes: B sentences, T query positions, S key positions, D d_model, H heads, E = D / H.
+Masks are boolean and True means "may attend".
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+
+class MultiHeadAttention(nn.Module):
+    """softmax(Q K^T / sqrt(E)) V for each head, between linear maps. Nobody else splits heads.
+
+    The maps of queries, keys and values are stacked in one matrix, in this order, so that self-attention needs one
+    product for all three.
+    """
+
+    def __init__(self, d_model: int, heads: int, dropout: float) -> None:
+        super().__init__()
+        self.d_model = d_model
+        self.heads = heads
+        self.dropout = dropout
+        self.input = nn.Linear(d_model, 3 * d_model)
+        self.output = nn.Linear(d_model, d_model)
+
+    def _project(self, x_BTD: Tensor, first: int, last: int) -> list[Tensor]:
+        rows = slice(first * self.d_model, last * self.d_model)
+        projected = F.linear(x_BTD, self.input.weight[rows], self.input.bias[rows])
+        return [part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in projected.split(self.d_model, -1)]
+
+    def queries(self, x_BTD: Tensor) -> Tensor:
+        """Queries_BHTE of the rows that ask."""
+        return self._project(x_BTD, 0, 1)[0]
+
+    def keys_values(self, x_BSD: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys_BHSE and values_BHSE of the rows that answer."""
+        keys, values = self._project(x_BSD, 1, 3)
+        return keys, values
+
+    def queries_keys_values(self, x_BTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """All three for self-attention, as `queries` and `keys_values` give them."""
+        queries, keys, values = self._project(x_BTD, 0, 3)
+        return queries, keys, values
+
+    def forward(self, q_BHTE: Tensor, k_BHSE: Tensor, v_BHSE: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+        """The attended rows_BTD. `mask` broadcasts to B, H, T, S; `causal` hides later positions (T must equal S).
+
+        On a CPU the attention itself runs in float32 whatever the autocast: there, the backward pass of the
+        low-precision kernel takes several times as long.
+        """
+        dropout = self.dropout if self.training else 0.0
+        if q_BHTE.device.type == "cpu" and q_BHTE.dtype != torch.float32:
+            q_BHTE, k_BHSE, v_BHSE = q_BHTE.float(), k_BHSE.float(), v_BHSE.float()
+        with torch.autocast(q_BHTE.device.type, enabled=False):
+            mixed_BHTE = F.scaled_dot_product_attention(
+                q_BHTE, k_BHSE, v_BHSE, attn_mask=mask, dropout_p=dropout, is_causal=causal
+            )
+        return self.output(mixed_BHTE.transpose(1, 2).flatten(2))
+
+    def weights(self, q_BHTE: Tensor, k_BHSE: Tensor, mask: Tensor | None) -> Tensor:
+        """The attention weights_BHTS that `forward` applies, for alignments and coverage."""
+        scores = (q_BHTE.float() @ k_BHSE.float().transpose(-1, -2)) * q_BHTE.shape[-1] ** -0.5
+        if mask is not None:
+            scores = scores.masked_fill(~mask, -torch.inf)
+        return scores.softmax(-1)

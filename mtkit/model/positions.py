@@ -1,0 +1,97 @@
+"""Position encodings: each is one subclass with two hooks, `embed` (absolute) and `rotate` (queries and keys).
+
+Shapes: B sentences, T positions, D d_model, H heads, E head width.
+"""
+
+from functools import lru_cache
+
+import torch
+from torch import Tensor, nn
+
+from mtkit.sections.model import Model
+
+
+class Positions(nn.Module):
+    """No positions at all; the base of the others."""
+
+    def embed(self, x_BTD: Tensor, start: int) -> Tensor:
+        """The embeddings with what this encoding adds to them; the first column stands at position `start`."""
+        return x_BTD
+
+    def rotate(self, x_BHTE: Tensor, start: int) -> Tensor:
+        """Queries or keys of self-attention, turned by their position where the encoding is relative."""
+        return x_BHTE
+
+
+@lru_cache(maxsize=32)
+def sinusoids(length: int, width: int, device: torch.device) -> Tensor:
+    """Table_TD: sin(t / 10000^(2i/D)) in even, cos in odd columns (Vaswani et al. 2017, section 3.5)."""
+    angles = _angles(length, width, device)
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).float()
+
+
+def _angles(length: int, width: int, device: torch.device) -> Tensor:
+    """Angles_Ti = t / 10000^(2i/width) for i below width / 2, computed in float64 where the device has it."""
+    steps = torch.arange(length, dtype=torch.float64)
+    rates = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
+    return torch.outer(steps, rates).float().to(device)
+
+
+def _round_up(length: int) -> int:
+    """Table sizes are powers of two, so that few distinct tables are ever made."""
+    return max(64, 1 << (length - 1).bit_length())
+
+
+class Sinusoidal(Positions):
+    """Fixed sine waves added to the embeddings (Vaswani et al. 2017, section 3.5)."""
+
+    def embed(self, x_BTD: Tensor, start: int) -> Tensor:
+        length = x_BTD.shape[1]
+        table_TD = sinusoids(_round_up(start + length), x_BTD.shape[2], x_BTD.device)
+        return x_BTD + table_TD[start : start + length]
+
+
+class Learned(Positions):
+    """A trained vector for each position up to a maximum (Gehring et al. 2017)."""
+
+    def __init__(self, max_positions: int, d_model: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(max_positions, d_model)
+
+    def embed(self, x_BTD: Tensor, start: int) -> Tensor:
+        length = x_BTD.shape[1]
+        assert start + length <= self.table.num_embeddings, "the recipe's cross-check bounds every length"
+        return x_BTD + self.table.weight[start : start + length]
+
+
+@lru_cache(maxsize=32)
+def rotations(length: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """cos_TE and sin_TE of the rotary angles, each pair (i, i + E/2) sharing one (Su et al. 2021, equation 34)."""
+    angles = _angles(length, width, device)
+    doubled = torch.cat((angles, angles), dim=-1)
+    return doubled.cos(), doubled.sin()
+
+
+class Rotary(Positions):
+    """Queries and keys turned by their position, so that scores depend on distance (Su et al. 2021)."""
+
+    def rotate(self, x_BHTE: Tensor, start: int) -> Tensor:
+        length, width = x_BHTE.shape[2], x_BHTE.shape[3]
+        cos, sin = rotations(_round_up(start + length), width, x_BHTE.device)
+        cos, sin = cos[start : start + length], sin[start : start + length]
+        first, second = x_BHTE.chunk(2, dim=-1)
+        turned = torch.cat((-second, first), dim=-1)
+        return (x_BHTE * cos + turned * sin).to(x_BHTE.dtype)
+
+
+def make_positions(section: Model) -> Positions:
+    """The encoding that the recipe names."""
+    match section.positions:
+        case "sinusoidal":
+            return Sinusoidal()
+        case "learned":
+            return Learned(section.max_positions, section.d_model)
+        case "rotary":
+            return Rotary()
+        case "none":
+            return Positions()

@@ -1,0 +1,124 @@
+"""The encoder-decoder Transformer of Vaswani et al. 2017.
+
+Shapes: B sentences, S source length, T target length, D d_model, V target vocabulary, K rows a sentence in decoding,
+N = B * K. Fixed once: a source ends with EOS, target_in begins with BOS, both are padded on the right with PAD.
+"""
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from mtkit.ids import PAD
+from mtkit.model.dropout import Dropout
+from mtkit.model.layers import DecoderLayer, EncoderLayer
+from mtkit.model.positions import make_positions
+from mtkit.model.state import DecoderState, LayerCache
+from mtkit.sections.model import Model
+
+
+class Transformer(nn.Module):
+    """Encoder, decoder and output projection. `forward` trains, `start` and `step` decode.
+
+    Decoder self-attention has no padding mask: under right padding the causal rule hides pads from real tokens, and
+    what stands at pads never reaches the loss.
+    """
+
+    def __init__(self, section: Model, source_vocab: int, target_vocab: int) -> None:
+        super().__init__()
+        assert section.share_embeddings != "all" or source_vocab == target_vocab
+        self.vocab_size = target_vocab
+        self.scale = math.sqrt(section.d_model)
+        self.share_embeddings = section.share_embeddings
+        self.target_embedding = nn.Embedding(target_vocab, section.d_model)
+        self.source_embedding = (
+            self.target_embedding if section.share_embeddings == "all" else nn.Embedding(source_vocab, section.d_model)
+        )
+        self.output = nn.Linear(section.d_model, target_vocab, bias=False)
+        if section.share_embeddings != "none":
+            self.output.weight = self.target_embedding.weight
+        self.source_positions = make_positions(section)
+        self.target_positions = make_positions(section)
+        self.dropout = Dropout(section.dropout)
+        self.encoder = nn.ModuleList(EncoderLayer(section) for _ in range(section.encoder_layers))
+        self.decoder = nn.ModuleList(DecoderLayer(section) for _ in range(section.decoder_layers))
+        pre = section.norm == "pre"
+        self.encoder_norm = nn.LayerNorm(section.d_model) if pre else nn.Identity()
+        self.decoder_norm = nn.LayerNorm(section.d_model) if pre else nn.Identity()
+        self._initialize(section.d_model)
+
+    def _initialize(self, d_model: int) -> None:
+        """Glorot-uniform matrices, zero biases, embeddings of standard deviation D^-0.5 (unit after scaling)."""
+        for name, weight in self.named_parameters():
+            if "embedding" in name or "positions" in name or name == "output.weight":
+                nn.init.normal_(weight, std=d_model**-0.5)
+            elif name.endswith("attention.input.weight"):
+                for part in weight.chunk(3):
+                    nn.init.xavier_uniform_(part)
+            elif weight.dim() == 2:
+                nn.init.xavier_uniform_(weight)
+            elif name.endswith("bias"):
+                nn.init.zeros_(weight)
+
+    def encode(self, source_BS: Tensor) -> tuple[Tensor, Tensor]:
+        """The encoder's memory_BSD, and mask_B11S: True where the source is real."""
+        mask_B11S = (source_BS != PAD)[:, None, None, :]
+        x_BSD = self.source_positions.embed(self.source_embedding(source_BS) * self.scale, 0)
+        x_BSD = self.dropout(x_BSD)
+        for layer in self.encoder:
+            x_BSD = layer(x_BSD, mask_B11S, self.source_positions)
+        return self.encoder_norm(x_BSD), mask_B11S
+
+    def decode(self, target_in_BT: Tensor, memory_BSD: Tensor, mask_B11S: Tensor) -> Tensor:
+        """Hidden states_BTD, each of which has seen the target up to its own position."""
+        x_BTD = self.target_positions.embed(self.target_embedding(target_in_BT) * self.scale, 0)
+        x_BTD = self.dropout(x_BTD)
+        for layer in self.decoder:
+            cross = layer.cross_attention.keys_values(memory_BSD)
+            x_BTD = layer(x_BTD, cross, mask_B11S, self.target_positions)
+        return self.decoder_norm(x_BTD)
+
+    def forward(self, source_BS: Tensor, target_in_BT: Tensor) -> Tensor:
+        """Hidden states_BTD under teacher forcing; `logits` projects the ones that matter."""
+        return self.decode(target_in_BT, *self.encode(source_BS))
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Scores of the next token, (..., D) -> (..., V), before the softmax."""
+        return F.linear(hidden, self.output.weight)
+
+    def start(self, source_BS: Tensor, per_source: int, attention: bool = False) -> DecoderState:
+        """The state before the first step, with `per_source` rows a sentence, sentence-major."""
+        memory_BSD, mask_B11S = self.encode(source_BS)
+        return DecoderState(
+            per_source=per_source,
+            cross=[layer.cross_attention.keys_values(memory_BSD) for layer in self.decoder],
+            mask_B11S=mask_B11S,
+            caches=[LayerCache() for _ in self.decoder],
+            record_attention=attention,
+        )
+
+    def step(self, ids_N: Tensor, state: DecoderState) -> Tensor:
+        """Feed one id a row (BOS first); returns the logits_NV of the next. Mutates `state`."""
+        x_N1D = self.target_positions.embed(self.target_embedding(ids_N[:, None]) * self.scale, state.length)
+        record: list[Tensor] | None = [] if state.record_attention else None
+        last = len(self.decoder) - 1
+        for index, (layer, cross, cache) in enumerate(zip(self.decoder, state.cross, state.caches, strict=True)):
+            x_N1D = layer(
+                x_N1D,
+                cross,
+                state.mask_B11S,
+                self.target_positions,
+                past=cache,
+                start=state.length,
+                record=record if index == last else None,
+            )
+        state.length += 1
+        if record:
+            state.attention_NS = record[0].squeeze(1)
+        return self.logits(self.decoder_norm(x_N1D.squeeze(1))).float()
+
+
+def count_parameters(model: nn.Module) -> int:
+    """Trainable numbers, shared ones counted once."""
+    return sum(weight.numel() for weight in model.parameters())

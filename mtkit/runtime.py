@@ -1,0 +1,123 @@
+"""The machine: allocator, threads, device, precision, seeds. The one place that asks what hardware there is."""
+
+import contextlib
+import ctypes
+import hashlib
+import os
+import platform
+import resource
+import sys
+from collections.abc import Iterator
+
+import torch
+
+from mtkit.errors import UsageError
+
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
+
+
+def tune_allocator() -> bool:
+    """Tell glibc's malloc to keep and reuse memory instead of returning it; True where that took effect.
+
+    Every training step asks for the same large blocks; by default glibc maps and unmaps each of them, and the page
+    faults cost a sixth of the step. Harmless elsewhere: other C libraries have no `mallopt`.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    libc = ctypes.CDLL(None)
+    done = [
+        libc.mallopt(_M_MMAP_MAX, 0),
+        libc.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1),
+        libc.mallopt(_M_TOP_PAD, 64 * 2**20),
+    ]
+    return all(done)
+
+
+def set_threads(threads: int | None) -> int:
+    """Use so many CPU threads, by default one a core that this process may use; returns the number."""
+    count = threads or int(os.environ.get("OMP_NUM_THREADS") or 0) or len(os.sched_getaffinity(0))
+    torch.set_num_threads(count)
+    return count
+
+
+def resolve_device(name: str) -> torch.device:
+    """The device for auto, cpu, cuda, cuda:N or mps. N counts within CUDA_VISIBLE_DEVICES.
+
+    Raises UsageError, listing what is visible, when the device is not there: there is no silent fall-back.
+    """
+    if name == "auto":
+        if torch.cuda.is_available():
+            return torch.device("cuda", 0)
+        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError:
+        raise UsageError(f"--device {name}: not a device", "use auto, cpu, cuda, cuda:N or mps") from None
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise UsageError(
+            f"device {name} is not there; visible: {visible_devices()}",
+            "N counts from 0 within CUDA_VISIBLE_DEVICES; device cpu runs without a GPU",
+        )
+    if device.type == "mps" and not torch.backends.mps.is_available():
+        raise UsageError(f"device mps is not there; visible: {visible_devices()}", "device cpu runs everywhere")
+    if device.type not in ("cpu", "cuda", "mps"):
+        raise UsageError(f"--device {name}: not a device of mtkit", "use auto, cpu, cuda, cuda:N or mps")
+    return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
+
+
+def visible_devices() -> str:
+    """The devices this process can use, in words."""
+    names = ["cpu"]
+    names += [f"cuda:{index} ({torch.cuda.get_device_name(index)})" for index in range(torch.cuda.device_count())]
+    if torch.backends.mps.is_available():
+        names.append("mps")
+    return ", ".join(names)
+
+
+def cpu_has_bf16() -> bool:
+    """Whether this processor multiplies bfloat16 matrices in hardware (AVX512-BF16, AMX or ARM BF16)."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as stream:
+            flags = stream.read()
+    except OSError:
+        return False
+    return any(flag in flags for flag in ("avx512_bf16", "amx_bf16", " bf16"))
+
+
+def autocast_dtype(precision: str, device: torch.device) -> torch.dtype | None:
+    """The low precision of matrix products for fp32, bf16, fp16 or auto on `device`; None is float32 throughout."""
+    if precision == "auto":
+        supported = cpu_has_bf16() if device.type == "cpu" else device.type == "cuda" and torch.cuda.is_bf16_supported()
+        return torch.bfloat16 if supported else None
+    return {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
+
+
+def autocast(dtype: torch.dtype | None, device: torch.device) -> contextlib.AbstractContextManager[None]:
+    """Run matrix products in `dtype`; None leaves everything in float32."""
+    if dtype is None:
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, dtype=dtype)
+
+
+def key_seed(*key: int | str) -> int:
+    """A 63-bit seed that depends on every part of `key` and on nothing else."""
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+@contextlib.contextmanager
+def keep_random_state() -> Iterator[None]:
+    """Leave torch's global random state on the CPU as it was before the block."""
+    state = torch.random.get_rng_state()
+    try:
+        yield
+    finally:
+        torch.random.set_rng_state(state)
+
+
+def peak_memory(device: torch.device) -> int:
+    """Most bytes used so far: of GPU memory on CUDA, else of this process's resident memory."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

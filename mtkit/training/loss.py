@@ -1,0 +1,76 @@
+"""Label-smoothed cross-entropy, as sums over target tokens and never means.
+
+Shapes: N real target positions, D d_model, V vocabulary.
+"""
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+CHUNK = 512
+
+
+def label_smoothed_nll(logits_NV: Tensor, targets_N: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """Sums over N of the smoothed loss and of the plain negative log-likelihood, in nats.
+
+    loss = (1 - s) * -log p(target) + s * mean over all V ids of -log p(v) (Szegedy et al. 2016, section 7; the mass s
+    is spread over all V ids, as F.cross_entropy does).
+    """
+    logits_NV = logits_NV.float()
+    smoothed = F.cross_entropy(logits_NV, targets_N, reduction="sum", label_smoothing=smoothing)
+    with torch.no_grad():
+        plain = F.cross_entropy(logits_NV, targets_N, reduction="sum")
+    return smoothed, plain
+
+
+class _ChunkedLoss(torch.autograd.Function):
+    """Projection, softmax and loss of a few hundred positions at a time: the N x V logits never exist at once.
+
+    The gradient with respect to the logits, p - ((1 - s) * onehot + s / V), is known as soon as p is, so the backward
+    pass is done here and only scaled later.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, smoothing: float) -> Any:
+        vocabulary = weight_VD.shape[0]
+        hidden_ND = hidden_ND.float()
+        needed = any(ctx.needs_input_grad[:2])
+        grad_hidden = torch.empty_like(hidden_ND) if needed else None
+        grad_weight = torch.zeros_like(weight_VD) if needed else None
+        smoothed = hidden_ND.new_zeros(())
+        plain = hidden_ND.new_zeros(())
+        for begin in range(0, hidden_ND.shape[0], CHUNK):
+            chunk, targets = hidden_ND[begin : begin + CHUNK], targets_N[begin : begin + CHUNK, None]
+            log_p = torch.log_softmax(chunk @ weight_VD.t(), dim=-1)
+            nll = -log_p.gather(1, targets).sum()
+            plain += nll
+            smoothed += (1 - smoothing) * nll
+            if smoothing:
+                smoothed -= smoothing / vocabulary * log_p.sum()
+            if grad_hidden is not None and grad_weight is not None:
+                grad = log_p.exp_()
+                if smoothing:
+                    grad -= smoothing / vocabulary
+                grad.scatter_add_(1, targets, grad.new_full((), smoothing - 1).expand_as(targets))
+                torch.mm(grad, weight_VD, out=grad_hidden[begin : begin + CHUNK])
+                grad_weight.addmm_(grad.t(), chunk)
+        ctx.save_for_backward(grad_hidden, grad_weight)
+        ctx.mark_non_differentiable(plain)
+        return smoothed, plain
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        grad_hidden, grad_weight = ctx.saved_tensors
+        return grad_hidden * grads[0], grad_weight * grads[0], None, None
+
+
+def projected_nll(hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+    """`label_smoothed_nll(hidden @ weight.T, targets)`, in float32, without ever holding all logits.
+
+    Returns the sums of the smoothed loss, with gradients, and of the plain one, without.
+    """
+    with torch.autocast(hidden_ND.device.type, enabled=False):
+        smoothed, plain = _ChunkedLoss.apply(hidden_ND, weight_VD, targets_N, smoothing)
+    return smoothed, plain

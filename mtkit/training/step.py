@@ -1,0 +1,92 @@
+"""One update: forward and backward over one or more batches, then one move of the optimizer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from mtkit.data.loader import Batch
+from mtkit.ids import PAD
+from mtkit.model.transformer import Transformer
+from mtkit.runtime import autocast, key_seed
+from mtkit.training.loss import projected_nll
+from mtkit.training.optimizer import clip_gradient, global_norm
+
+
+@dataclass(frozen=True, slots=True)
+class StepReport:
+    """What one update saw. Losses are sums over `target_tokens`, in nats."""
+
+    loss: float
+    nll: float
+    target_tokens: int
+    source_tokens: int
+    cells: int
+    gradient_norm: float
+    applied: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StepSettings:
+    """What an update needs besides model, optimizer and data."""
+
+    seed: int
+    rank: int
+    label_smoothing: float
+    clip_norm: float | None
+    dtype: torch.dtype | None
+
+
+def batch_loss(model: nn.Module, output_VD: Tensor, batch: Batch, settings: StepSettings) -> tuple[Tensor, Tensor]:
+    """Sums of the smoothed and the plain loss of one batch; only real target positions are projected."""
+    with autocast(settings.dtype, batch.source_BS.device):
+        hidden_BTD = model(batch.source_BS, batch.target_in_BT)
+    real_BT = batch.target_out_BT != PAD
+    return projected_nll(hidden_BTD[real_BT], output_VD, batch.target_out_BT[real_BT], settings.label_smoothing)
+
+
+def train_step(
+    model: nn.Module,
+    core: Transformer,
+    optimizer: torch.optim.Optimizer,
+    scaler: torch.amp.GradScaler,
+    batches: Sequence[Batch],
+    step: int,
+    settings: StepSettings,
+) -> StepReport:
+    """One update on `batches` together: the gradient is that of the mean loss over all their target tokens.
+
+    `core` holds the weights; `model` is what is called, `core` itself or its compiled form. Dropout depends on
+    (seed, step, rank) alone. When the gradient is not finite nothing moves and `applied` is False. Mutates weights,
+    optimizer, scaler and torch's random state.
+    """
+    torch.manual_seed(key_seed(settings.seed, "step", step, settings.rank))
+    parameters = [weight for weight in core.parameters() if weight.requires_grad]
+    tokens = sum(batch.kept for batch in batches)
+    device = parameters[0].device
+    loss_sum, nll_sum = torch.zeros((), device=device), torch.zeros((), device=device)
+    optimizer.zero_grad(set_to_none=True)
+    for batch in batches:
+        smoothed, plain = batch_loss(model, core.output.weight, batch.to(device), settings)
+        scaler.scale(smoothed / tokens).backward()
+        loss_sum += smoothed.detach()
+        nll_sum += plain
+    scaler.unscale_(optimizer)
+    norm = global_norm(parameters)
+    norm_value, loss, nll = torch.stack((norm, loss_sum, nll_sum)).tolist()
+    finite = all(torch.isfinite(torch.tensor((norm_value, loss))).tolist())
+    if finite and settings.clip_norm is not None:
+        clip_gradient(parameters, norm, settings.clip_norm)
+    if finite:
+        scaler.step(optimizer)
+    scaler.update()
+    return StepReport(
+        loss=loss,
+        nll=nll,
+        target_tokens=tokens,
+        source_tokens=sum(batch.source_tokens for batch in batches),
+        cells=sum(batch.cells for batch in batches),
+        gradient_norm=norm_value,
+        applied=finite,
+    )
