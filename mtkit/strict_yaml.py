@@ -227,17 +227,20 @@ def _syntax_error(error: yaml.YAMLError, text: str, place: Callable[[int], str])
         character = f"U+{ord(text[error.position]):04X}"
         return RecipeError(f"{place(error.position)}: the character {character} is not allowed in YAML")
     assert isinstance(error, yaml.MarkedYAMLError)
-    mark = error.problem_mark or error.context_mark
+    problem = error.problem or "not valid YAML"
+    mark = error.problem_mark
+    if mark is None or re.search("expected ':'|stream end|end of stream", problem):
+        # Noticed only later or at the end: the fault is where the thing began.
+        mark = error.context_mark or mark
     assert mark is not None
     where = place(mark.index)
-    if "'\\t'" in (error.problem or "") or text[mark.index : mark.index + 1] == "\t":
+    if "'\\t'" in problem or text[mark.index : mark.index + 1] == "\t":
         return RecipeError(f"{where}: a tab stands here; YAML is laid out with spaces", "replace tabs by spaces")
-    problem = error.problem or "not valid YAML"
     if problem.startswith("mapping values are not allowed"):
         hint = "check the indentation; a text that holds ': ' needs quotes"
     elif "cannot start any token" in problem:
         hint = "a text that starts with this character needs quotes"
-    elif isinstance(error, yaml.scanner.ScannerError) and "could not find expected ':'" in problem:
+    elif "could not find expected ':'" in problem:
         hint = "a setting is written `key: value`, with a space after the colon"
     else:
         hint = "check the indentation and the brackets and quotes nearby; texts with special characters need quotes"
