@@ -38,26 +38,42 @@ def function_of(name: str) -> Callable[..., None]:
     """The function behind a command; imports its file."""
     match name:
         case "fetch":
-            from mtkit.cli.fetch import fetch as function
+            from mtkit.cli.fetch import fetch
+
+            return fetch
         case "tokenizer":
-            from mtkit.cli.tokenizer import tokenizer as function
+            from mtkit.cli.tokenizer import tokenizer
+
+            return tokenizer
         case "binarize":
-            from mtkit.cli.binarize import binarize as function
+            from mtkit.cli.binarize import binarize
+
+            return binarize
         case "train":
-            from mtkit.cli.train import train as function
+            from mtkit.cli.train import train
+
+            return train
         case "average":
-            from mtkit.cli.average import average as function
+            from mtkit.cli.average import average
+
+            return average
         case "translate":
-            from mtkit.cli.translate import translate as function
+            from mtkit.cli.translate import translate
+
+            return translate
         case "eval":
-            from mtkit.cli.eval import evaluate as function
+            from mtkit.cli.eval import evaluate
+
+            return evaluate
         case "run":
-            from mtkit.cli.run import run as function
+            from mtkit.cli.run import run
+
+            return run
         case "info":
-            from mtkit.cli.info import info as function
-        case _:
-            raise AssertionError(f"no such command: {name}")
-    return function
+            from mtkit.cli.info import info
+
+            return info
+    raise AssertionError(f"no such command: {name}")
 
 
 class _Commands(TyperGroup):
@@ -106,15 +122,16 @@ def exit_code_of(work: Callable[[], object]) -> int:
         _complain(error.message, error.hint)
         return error.exit_code
     except KeyboardInterrupt:
-        _complain("interrupted")
+        print("mtkit: interrupted", file=sys.stderr)
         return 130
     except BrokenPipeError:
         return 141
     except OSError as error:
         if error.errno is None:
             raise
-        hint = "free some space and try again" if error.errno in (errno.ENOSPC, errno.EDQUOT) else None
-        _complain(f"{error.filename or 'reading or writing'}: {error.strerror}", hint)
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        where = error.filename or ("writing" if full else "reading or writing")
+        _complain(f"{where}: {error.strerror}", "free some space and try again" if full else None)
         return 1
 
 
@@ -123,14 +140,18 @@ def _complain(message: str, hint: str | None = None) -> None:
 
 
 def _prepare_streams() -> None:
-    """UTF-8 with LF for all three streams, whatever the locale says; a closed one reads and writes nothing."""
-    for name, errors in (("stdin", "strict"), ("stdout", "strict"), ("stderr", "backslashreplace")):
-        stream = getattr(sys, name)
-        if stream is None:
-            # Opened in this order, they also take the free descriptors 0 to 2, or else the next file would get one.
-            mode = "r" if name == "stdin" else "w"
-            setattr(sys, name, open(os.devnull, mode, encoding="utf-8", newline="\n"))  # noqa: SIM115
-        elif isinstance(stream, io.TextIOWrapper):
+    """UTF-8 with LF for all three streams, whatever the locale says.
+
+    A stream that is closed is put on a descriptor that refuses to be read (stdin) or written (stdout); otherwise the
+    next file to be opened would get its number, and the results with it.
+    """
+    # Opened in this order, each takes the lowest free descriptor, which is its own.
+    closed = (("stdin", "r", os.O_WRONLY), ("stdout", "w", os.O_RDONLY), ("stderr", "w", os.O_WRONLY))
+    for name, mode, flags in closed:
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, flags), mode))
+    for stream, errors in ((sys.stdin, "strict"), (sys.stdout, "surrogateescape"), (sys.stderr, "backslashreplace")):
+        if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors=errors, newline="\n")
 
 
