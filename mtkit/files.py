@@ -9,6 +9,7 @@ import lzma
 import os
 import shutil
 import tempfile
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, BinaryIO
@@ -16,7 +17,7 @@ from typing import IO, Any, BinaryIO
 from mtkit.errors import DataError
 
 _OPENERS = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
-_BROKEN_ARCHIVE = (EOFError, gzip.BadGzipFile, lzma.LZMAError)
+_BROKEN_ARCHIVE = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
 
 
 def open_binary(path: str | os.PathLike[str]) -> BinaryIO:

@@ -1,5 +1,6 @@
 """Fixtures for all tests: an invented parallel corpus and tokenizers learnt from it, made once a session."""
 
+import logging
 import random
 from dataclasses import dataclass
 from pathlib import Path
@@ -80,6 +81,12 @@ def invent_pairs(count: int, seed: int) -> list[tuple[str, str]]:
         target = f"{VERBS[verb]} {subject_target} {thing_target} {TIMES[time]}".strip()
         pairs.append((f"{source}.", f"{target}."))
     return pairs
+
+
+@pytest.fixture(autouse=True)
+def _log_reaches_pytest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command line takes the log for itself; a test that ran it must not hide the log from the next."""
+    monkeypatch.setattr(logging.getLogger("mtkit"), "propagate", True)
 
 
 @pytest.fixture(scope="session")

@@ -18,6 +18,7 @@ import hashlib
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,7 @@ UNKNOWN_SURFACE = "\ufffd"
 JOINT_FILE, SOURCE_FILE, TARGET_FILE = "tokenizer.model", "tokenizer.source.model", "tokenizer.target.model"
 _SPECIAL_NAMES = {PAD: "<pad>", UNK: "<unk>", BOS: "<s>", EOS: "</s>"}
 _WORD_START = "\u2581"
+_WORTH_A_BATCH = 16  # texts; SentencePiece starts a thread for each batch
 _REMEDY = "train it again with: mtkit tokenizer RECIPE"
 
 
@@ -61,7 +63,6 @@ class Tokenizer:
         self.size: int = self._processor.get_piece_size()
         self.sha256: str = hashlib.sha256(model).hexdigest()
         self._symbol_ids = {symbol: self._processor.piece_to_id(symbol) for symbol in self._facts.symbols}
-        self._symbols_by_id = {number: symbol for symbol, number in self._symbol_ids.items()}
         self._word_start = self._processor.piece_to_id(_WORD_START)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -93,42 +94,32 @@ class Tokenizer:
     def encode(self, text: str) -> list[int]:
         """The ids of one normalised sentence, without special ids; empty for blank text.
 
-        Symbols that open the text come without the bare word start SentencePiece puts before each, so that a typed tag
-        equals one put there by its id: encode("<news> a") == [symbol_id("<news>"), *encode("a")].
+        A symbol that opens the text comes without the bare word start SentencePiece puts before it, so that a typed
+        tag equals one put there by its id: encode("<a><b> c") == [symbol_id("<a>"), symbol_id("<b>"), *encode("c")].
         """
-        return self._open_with_symbols(self._processor.encode(normalize(text)))
+        return self._open_with_symbol(self._processor.encode(normalize(text)))
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """`encode` of each text, quicker for many; in one thread."""
+        if len(texts) < _WORTH_A_BATCH:
+            return [self.encode(text) for text in texts]
         encoded = self._processor.encode([normalize(text) for text in texts], num_threads=1)
-        return [self._open_with_symbols(ids) for ids in encoded] if self._symbol_ids else encoded
+        return [self._open_with_symbol(ids) for ids in encoded] if self._symbol_ids else encoded
 
-    def _open_with_symbols(self, ids: list[int]) -> list[int]:
-        """The ids without the bare word starts before symbols that open the text."""
-        if not self._symbol_ids or not ids or ids[0] != self._word_start:
-            return ids
-        place, opening = 0, []
-        while place + 1 < len(ids) and ids[place] == self._word_start and ids[place + 1] in self._symbols_by_id:
-            opening.append(ids[place + 1])
-            place += 2
-        return opening + ids[place:]
+    def _open_with_symbol(self, ids: list[int]) -> list[int]:
+        opens = len(ids) > 1 and ids[0] == self._word_start and ids[1] in self._symbol_ids.values()
+        return ids[1:] if opens else ids
 
     def decode(self, ids: Sequence[int]) -> str:
         """The text of ids; special ids vanish, but for UNK, a run of which becomes one U+FFFD.
 
         The result is normalised: it holds no line end and no control character whatever the ids. Where nothing was
-        unknown, decode(encode(x)) == normalize(x) (with "nfkc": its NFKC form). The one exception: symbols that open a
-        text are separated by a space.
+        unknown, decode(encode(x)) == normalize(x) (with "nfkc": the NFKC form of that).
         """
-        rest = [number for place, number in enumerate(ids) if number != UNK or place == 0 or ids[place - 1] != UNK]
-        opening = []
-        while self._symbol_ids and rest and rest[0] in self._symbols_by_id:
-            opening.append(self._symbols_by_id[rest.pop(0)])
-        text: str = self._processor.decode(rest)
-        if opening:
-            starts_word = bool(rest) and self._processor.id_to_piece(rest[0]).startswith(_WORD_START)
-            text = " ".join(opening) + (" " if starts_word else "") + text
-        return normalize(text)
+        numbers = [int(number) for number in ids]
+        if UNK in numbers:
+            numbers = [this for before, this in pairwise([None, *numbers]) if this != UNK or before != UNK]
+        return normalize(self._processor.decode(numbers))
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The piece of each id, for people to read: "▁" marks a word start, specials are <pad>, <unk>, <s>, </s>."""
