@@ -4,9 +4,10 @@ sacreBLEU's API zips hypotheses and references, so that a shorter list, or refer
 give a number instead of an error; here both are refused.
 """
 
+import contextlib
 import logging
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -99,13 +100,14 @@ def score(
     streams = [[line.rstrip() for line in reference] for reference in references]
     _check_script(streams, section, target_language)
     metrics: dict[str, MetricScore] = {}
-    for name in tqdm(
-        section.metrics, desc="scoring", unit="metric", leave=False, delay=2, disable=None if progress else True
-    ):
-        metric = _metric(name, section, target_language)
-        result = metric.corpus_score(stripped, streams)
-        detail = _parts(result) if isinstance(result, BLEUScore) else ""
-        metrics[name] = MetricScore(result.name, result.score, metric.get_signature().format(), detail)
+    with _relayed_warnings():
+        for name in tqdm(
+            section.metrics, desc="scoring", unit="metric", leave=False, delay=2, disable=None if progress else True
+        ):
+            metric = _metric(name, section, target_language)
+            result = metric.corpus_score(stripped, streams)
+            detail = _parts(result) if isinstance(result, BLEUScore) else ""
+            metrics[name] = MetricScore(result.name, result.score, metric.get_signature().format(), detail)
     return Scores(metrics, len(stripped), len(streams))
 
 
@@ -198,6 +200,24 @@ def _check_script(references: Sequence[Sequence[str]], section: Evaluation, targ
         )
     if "ter" in spaced:
         logger.warning("TER splits at spaces, which this script hardly has: the score means little; prefer chrF")
+
+
+class _Relay(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        logger.log(record.levelno, "sacreBLEU: %s", record.getMessage())
+
+
+@contextlib.contextmanager
+def _relayed_warnings() -> Iterator[None]:
+    """sacreBLEU's log comes out through ours, and so above a progress bar and with its rank."""
+    theirs, relay = logging.getLogger("sacrebleu"), _Relay()
+    propagated, theirs.propagate = theirs.propagate, False
+    theirs.addHandler(relay)
+    try:
+        yield
+    finally:
+        theirs.removeHandler(relay)
+        theirs.propagate = propagated
 
 
 def _metric(name: str, section: Evaluation, target_language: str | None) -> BLEU | CHRF | TER:

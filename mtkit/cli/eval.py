@@ -25,7 +25,7 @@ def evaluate(
         str, typer.Argument(metavar="HYPOTHESES", help="File of translations, one a line, detokenized; - reads stdin.")
     ],
     references: Annotated[
-        list[str], typer.Argument(metavar="REFERENCE...", help="File of references, aligned with HYPOTHESES by line.")
+        list[str], typer.Argument(metavar="REFERENCE", help="File of references, aligned with HYPOTHESES by line.")
     ],
     target_language: Annotated[
         str | None,
@@ -44,11 +44,13 @@ def evaluate(
         Tokenize | None, typer.Option("--tokenize", help="BLEU tokenizer, whatever the language.")
     ] = None,
     lowercase: Annotated[
-        bool, typer.Option("--lowercase", help="Score without regard to case (TER never does).")
+        bool, typer.Option("--lowercase", help="Score without regard to case (TER always does).")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON with unrounded scores.")] = False,
 ) -> None:
-    """Score translations: BLEU, chrF, chrF++ and TER (0 to 100) with sacreBLEU signatures.
+    """Score translations: BLEU, chrF, chrF++ and TER with sacreBLEU signatures.
+
+    BLEU and chrF run from 0 to 100; TER is edits per 100 words of the reference, where less is better.
 
     Files are UTF-8, plain, .gz, .xz or .bz2; only LF (or CRLF) ends a line. Text goes in as it is, not tokenized.
 
