@@ -16,7 +16,7 @@ from typing import IO, Any, BinaryIO
 
 from mtkit.errors import DataError
 
-_OPENERS = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
+_OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
 _BROKEN_ARCHIVE = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
 
 
@@ -31,8 +31,8 @@ def open_binary(path: str | os.PathLike[str]) -> BinaryIO:
     if path.is_dir():
         raise DataError(f"{path}: is a folder, a file is expected")
     try:
-        opener = _OPENERS.get(path.suffix)
-        return opener(path, "rb") if opener else open(path, "rb")  # type: ignore[return-value]
+        opener = _OPENERS.get(path.suffix, open)
+        return opener(path, "rb")
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
 

@@ -123,7 +123,7 @@ def write_shard(
         stream.write(_START.pack(_MAGIC, VERSION, len(text)) + text)
         for array in arrays.values():
             stream.write(bytes(-stream.tell() % _ALIGNMENT))
-            stream.write(array.tobytes())
+            stream.write(_bytes_of(array))
 
 
 def open_shard(path: str | os.PathLike[str]) -> Shard:
@@ -200,8 +200,13 @@ def _offsets(lengths: np.ndarray) -> np.ndarray:
 def _content_sha256(arrays: Sequence[np.ndarray]) -> str:
     content = hashlib.sha256()
     for array in arrays:
-        content.update(np.ascontiguousarray(array).view(np.uint8).data)
+        content.update(_bytes_of(array))
     return content.hexdigest()
+
+
+def _bytes_of(array: np.ndarray) -> memoryview:
+    """The bytes of an array, not copied."""
+    return np.ascontiguousarray(array).view(np.uint8).data
 
 
 def _header_length(path: Path, start: bytes) -> int:

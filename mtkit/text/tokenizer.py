@@ -118,7 +118,7 @@ class Tokenizer:
         """
         numbers = [int(number) for number in ids]
         if UNK in numbers:
-            numbers = [this for before, this in pairwise([None, *numbers]) if this != UNK or before != UNK]
+            numbers = [this for before, this in pairwise([PAD, *numbers]) if this != UNK or before != UNK]
         return normalize(self._processor.decode(numbers))
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
