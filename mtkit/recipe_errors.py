@@ -74,7 +74,7 @@ def _render(
     if kind == "extra_forbidden":
         yield from _unknown_key(source, schema, path, tag)
     elif kind == "missing" or (error["input"] is None and "properties" in node):
-        place = source.place(path[:-1]) if len(path) > 1 else source.name
+        place = source.place(path) if len(path) > 1 or source.is_written(path) else source.name
         yield path, f"{place}: {_dotted(path)} is missing, expected {_expected(node)}"
     elif kind in ("value_error", "assertion_error"):
         text = re.sub(r"^(Value|Assertion) error, ", "", error["msg"])
@@ -130,23 +130,22 @@ def _question(names: list[str]) -> str:
 
 
 def _nearest(schema: "_Schema", key: str, siblings: list[str]) -> list[str]:
-    """Up to three names that `key` may stand for: its siblings bare, settings of other sections dotted."""
-    close = difflib.get_close_matches(key, siblings, 1, 0.8)
-    if close:
-        return close
+    """Up to three names that `key` may stand for: its siblings bare, settings of other sections dotted.
+
+    A key that is right but in the wrong place comes first, then a misspelt sibling, then a misspelt stranger.
+    """
     everywhere = schema.dotted_keys()
-    exact = [dotted for dotted in everywhere if dotted.rpartition(".")[2] == key]
-    if exact:
-        return exact[:3]
-    close = difflib.get_close_matches(key, siblings, 1, 0.6)
+    leaves = {dotted: dotted.rpartition(".")[2] for dotted in everywhere}
+    exact = [dotted for dotted in everywhere if leaves[dotted] == key]
+    if exact or key in OTHER_NAMES:
+        return exact[:3] or [OTHER_NAMES[key]]
+    close = difflib.get_close_matches(key, siblings, 1)
     if close:
         return close
-    other = difflib.get_close_matches(key, OTHER_NAMES, 1, 0.75)
-    if other:
-        return [OTHER_NAMES[other[0]]]
-    names = {dotted.rpartition(".")[2] for dotted in everywhere}
-    near = difflib.get_close_matches(key, sorted(names), 1, 0.75)
-    return [dotted for dotted in everywhere if near and dotted.rpartition(".")[2] == near[0]][:3]
+    near = difflib.get_close_matches(key, [*OTHER_NAMES, *leaves.values()], 1, 0.75)
+    if near and near[0] in OTHER_NAMES:
+        return [OTHER_NAMES[near[0]]]
+    return [dotted for dotted in everywhere if leaves[dotted] in near][:3]
 
 
 def _mentioned(source: Source, path: KeyPath, text: str) -> KeyPath:
@@ -228,7 +227,7 @@ class _Schema:
 def _expected(node: Node) -> str:
     """What a setting accepts, in words, with its description."""
     inner = _inner(node)
-    text = _kind(inner)
+    text = kind_in_words(inner)
     if inner is not node:
         text += " or null"
     description = node.get("description", "")
@@ -237,7 +236,8 @@ def _expected(node: Node) -> str:
     return f"{text} ({description})"
 
 
-def _kind(node: Node) -> str:
+def kind_in_words(node: Node) -> str:
+    """What values a node of the JSON schema accepts: "a whole number from 1 to 256", "off, chrf or bleu"."""
     if "enum" in node or "const" in node:
         choices = [str(choice) for choice in node.get("enum", [node.get("const")])]
         return " or ".join(filter(None, (", ".join(choices[:-1]), choices[-1])))
@@ -245,21 +245,21 @@ def _kind(node: Node) -> str:
         return f"a section with settings such as {', '.join(list(node['properties'])[:3])}"
     if "discriminator" in node:
         name = node["discriminator"]["propertyName"]
-        return f"a section with {name}: {_kind({'enum': list(node['discriminator']['mapping'])})}"
+        return f"a section with {name}: {kind_in_words({'enum': list(node['discriminator']['mapping'])})}"
     match node.get("type"):
         case "integer" | "number" as kind:
             return ("a whole number" if kind == "integer" else "a number") + _range(node)
         case "boolean":
             return "true or false"
         case "array":
-            items = "sections, each begun by a dash" if "$ref" in node["items"] else _kind(node["items"])
+            items = "sections, each begun by a dash" if "$ref" in node["items"] else kind_in_words(node["items"])
             return f"a list {'(not empty) ' if node.get('minItems') else ''}of {items}"
         case "object":
             return "a mapping from text to text"
         case "string" if "pattern" in node:
             alternatives = re.fullmatch(r"\^\(([\w|-]+)\)\$", node["pattern"])
             if alternatives:
-                return _kind({"enum": alternatives[1].split("|")})
+                return kind_in_words({"enum": alternatives[1].split("|")})
             return f"text that matches {node['pattern']}{_length(node)}"
         case "string":
             return f"text{_length(node)}"

@@ -36,12 +36,12 @@ class Source:
         return path in self.lines or path in self.overrides
 
     def order(self, path: KeyPath) -> tuple[int, int]:
-        """A sort key: the file's places by line, then the overrides in their order."""
+        """A sort key: the file's places from top to bottom, then the overrides in their order."""
         for end in range(len(path), -1, -1):
             if path[:end] in self.overrides:
                 return 1, list(self.overrides).index(path[:end])
             if path[:end] in self.lines:
-                return 0, self.lines[path[:end]]
+                return 0, list(self.lines).index(path[:end])
         return 0, 0
 
 
@@ -81,7 +81,8 @@ def _merge(source: Source, override: str) -> None:
             parent[step] = document.value
         elif isinstance(parent, dict) and parent.get(part) is None:
             if parts[position + 1].isdigit():
-                raise RecipeError(f"{label}: {_dotted(path)} is absent; set the list whole, as {_dotted(path)}=[...]")
+                dotted = _dotted(path)
+                raise RecipeError(f"{label}: there is no list at {dotted}; set it whole, as {dotted}=[...]")
             parent[step] = {}
             source.overrides[path] = label
         parent = parent[step]
