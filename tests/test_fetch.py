@@ -314,6 +314,20 @@ def test_a_server_that_never_answers_is_given_up(server: Server, tmp_path: Path)
             fetch(recipe(tmp_path, {"url": url, "path": "x.gz", "sha256": SHA256}), network=QUICK)
 
 
+def test_a_host_without_an_address_is_an_error_at_once(
+    server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(*_: object, **__: object) -> None:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    started = time.monotonic()
+    with pytest.raises(DataError, match="Name or service not known") as caught:
+        fetch(one(server, tmp_path, url="http://nowhere.invalid/corpus.gz"))
+    assert time.monotonic() - started < Network().pause
+    assert "--set data.root=DIR" in str(caught.value.hint)
+
+
 def test_an_address_that_is_none_is_an_error_at_once(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not a usable address"):
         fetch(recipe(tmp_path, {"url": "http://127.0.0.1:port/x", "path": "x", "sha256": SHA256}))

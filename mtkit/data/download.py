@@ -6,6 +6,7 @@ import http.client
 import logging
 import os
 import re
+import socket
 import ssl
 import string
 import time
@@ -103,7 +104,7 @@ class _Transfer:
                 return
             except _Interrupted as interruption:
                 if attempt == self.network.attempts:
-                    self.give_up(str(interruption))
+                    raise self.failure(f"{interruption}, in the last of {attempt} attempts") from interruption
                 logger.warning("%s: %s; trying again in %g s", self.url, interruption, pause)
             time.sleep(pause)
             pause *= 2
@@ -170,6 +171,8 @@ class _Transfer:
             )
         if isinstance(cause, http.client.InvalidURL):
             return DataError(f"{self.url}: not a usable address ({cause})")
+        if isinstance(cause, socket.gaierror) and not self.answered:
+            return self.failure(self.describe(cause))
         return _Interrupted(self.describe(cause))
 
     def describe(self, cause: object) -> str:
@@ -198,19 +201,16 @@ class _Transfer:
         if self.total is not None and size != self.total:
             raise _Interrupted(f"the answer broke off after {size} of {self.total} bytes")
 
-    def give_up(self, reason: str) -> NoReturn:
-        """Say that it did not work, and what is kept."""
+    def failure(self, reason: str) -> DataError:
+        """The error to end with: what is wrong, what is kept, and the way on."""
         size = self.stream.seek(0, os.SEEK_END)
-        message = f"{self.url}: {reason}, in the last of {self.network.attempts} attempts"
         if size:
-            whole = f" of {self.total}" if self.total else ""
-            raise DataError(
-                f"{message}; {size}{whole} bytes are kept in {self.part}",
-                "run the same command again: it goes on there",
-            )
+            kept = f"{size}{f' of {self.total}' if self.total else ''} bytes are kept in {self.part}"
+            return DataError(f"{self.url}: {reason}; {kept}", "run the same command again: it goes on there")
         if self.answered:
-            raise DataError(message, "run the same command again later")
-        raise DataError(message, f"is there a connection to the network? If so, run it again later; {_ELSEWHERE}")
+            return DataError(f"{self.url}: {reason}", "run the same command again later")
+        hint = f"is there a connection to the network? If so, run it again later; {_ELSEWHERE}"
+        return DataError(f"{self.url}: {reason}", hint)
 
 
 @contextlib.contextmanager
