@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from mtkit.errors import MtkitError
     from mtkit.evaluate import score
     from mtkit.recipe import Recipe
-    from mtkit.training.trainer import train
+    from mtkit.pipeline import train
     from mtkit.translator import Translator
 
 __version__ = "0.1.0"
@@ -18,7 +18,7 @@ _HOMES = {
     "Recipe": "mtkit.recipe",
     "Translator": "mtkit.translator",
     "score": "mtkit.evaluate",
-    "train": "mtkit.training.trainer",
+    "train": "mtkit.pipeline",
 }
 
 

@@ -4,7 +4,7 @@ Shapes: B pairs, S longest source, T longest target, both with EOS.
 """
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from queue import Empty, Full, Queue
 
@@ -88,7 +88,7 @@ class PairData:
         return rows
 
 
-def prefetch(data: PairData, batches: Sequence[np.ndarray], ahead: int = 4) -> Iterator[Batch]:
+def prefetch(data: PairData, batches: Sequence[np.ndarray], ahead: int = 4) -> Generator[Batch]:
     """Collate batches in a background thread, a few ahead of the consumer, in order.
 
     Closing the iterator ends the thread; an error in the thread is raised here.

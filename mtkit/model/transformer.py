@@ -5,8 +5,8 @@ N = B * K. Fixed once: a source ends with EOS, target_in begins with BOS, both a
 """
 
 import math
+from collections.abc import Iterable
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -74,10 +74,14 @@ class Transformer(nn.Module):
         """Hidden states_BTD, each of which has seen the target up to its own position."""
         x_BTD = self.target_positions.embed(self.target_embedding(target_in_BT) * self.scale, 0)
         x_BTD = self.dropout(x_BTD)
-        for layer in self.decoder:
-            cross = layer.cross_attention.keys_values(memory_BSD)
+        for layer, cross in zip(self.decoder, self._cross(memory_BSD), strict=True):
             x_BTD = layer(x_BTD, cross, mask_B11S, self.target_positions)
         return self.decoder_norm(x_BTD)
+
+    def _cross(self, memory_BSD: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Every decoder layer's cross keys and values_BHSE: made here once a batch, or once a sentence in decoding."""
+        layers: Iterable[DecoderLayer] = self.decoder  # type: ignore[assignment]
+        return [layer.cross_attention.keys_values(memory_BSD) for layer in layers]
 
     def forward(self, source_BS: Tensor, target_in_BT: Tensor) -> Tensor:
         """Hidden states_BTD under teacher forcing; `logits` projects the ones that matter."""
@@ -92,7 +96,7 @@ class Transformer(nn.Module):
         memory_BSD, mask_B11S = self.encode(source_BS)
         return DecoderState(
             per_source=per_source,
-            cross=[layer.cross_attention.keys_values(memory_BSD) for layer in self.decoder],
+            cross=self._cross(memory_BSD),
             mask_B11S=mask_B11S,
             caches=[LayerCache() for _ in self.decoder],
             record_attention=attention,

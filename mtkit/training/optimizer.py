@@ -8,7 +8,9 @@ from torch import Tensor, nn
 from mtkit.sections.training import Optimizer
 
 
-def make_optimizer(section: Optimizer, parameters: Iterable[nn.Parameter], device: torch.device) -> torch.optim.Optimizer:
+def make_optimizer(
+    section: Optimizer, parameters: Iterable[nn.Parameter], device: torch.device
+) -> torch.optim.Optimizer:
     """Adam or AdamW with the recipe's constants; the learning rate is set at every update."""
     kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[section.name]
     return kind(

@@ -1,0 +1,29 @@
+"""`mtkit train`: a recipe's model, from the start or from where the last call stopped."""
+
+from typing import Annotated
+
+import typer
+
+from mtkit.cli.options import RecipeArgument, SetOption, load_recipe
+
+
+def train(
+    recipe: RecipeArgument,
+    overrides: SetOption = [],  # noqa: B006
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Delete the run's checkpoints, model and scores, and start anew.")
+    ] = False,
+) -> None:
+    """Train a recipe's model; tokenizer and shards are made first where they are missing or stale.
+
+    The same command again continues from the newest checkpoint. Ctrl-C (or SIGTERM) finishes the update, saves a
+    checkpoint and exits 130 (143). Steps are updates of the weights; tok/s are target tokens a second; loss and
+    perplexity are per target token.
+
+    Example: mtkit train recipes/quickstart.yaml --set training.max_steps=2000
+    """
+    from mtkit import pipeline
+
+    outcome = pipeline.train(load_recipe(recipe, overrides), fresh=fresh)
+    if outcome.signal_number is not None:
+        raise typer.Exit(128 + outcome.signal_number)

@@ -1,0 +1,150 @@
+"""What training is made of: the numbers that a resumed run continues from, and the objects that learn."""
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from mtkit.checkpoint import build_model, set_weights, weights_of
+from mtkit.errors import ModelError, UsageError
+from mtkit.model.transformer import Transformer
+from mtkit.recipe import Recipe
+from mtkit.runtime import autocast_dtype, key_seed, resolve_device
+from mtkit.text.tokenizer import Tokenizers
+from mtkit.training.optimizer import MovingAverage, make_optimizer
+from mtkit.training.step import StepSettings
+
+
+@dataclass(slots=True)
+class TrainState:
+    """Where training stands. `batch` is the next batch of `epoch`; `validations` holds a row for each one."""
+
+    step: int = 0
+    epoch: int = 0
+    batch: int = 0
+    bad_steps: int = 0
+    skipped_steps: int = 0
+    seconds: float = 0.0
+    target_tokens: int = 0
+    validations: list[dict[str, Any]] = field(default_factory=list)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same for JSON."""
+        return asdict(self)
+
+    def best(self) -> dict[str, Any] | None:
+        """The validation with the highest rank, the earliest of equals; None before the first."""
+        return max(self.validations, key=lambda row: row["rank"], default=None)
+
+    def validations_since_best(self) -> int:
+        """How many validations in a row have brought no new best."""
+        best = self.best()
+        return 0 if best is None else sum(row["step"] > best["step"] for row in self.validations)
+
+    def rank_at(self, step: int) -> float | None:
+        """The rank of the validation after update `step`, if there was one."""
+        return next((row["rank"] for row in self.validations if row["step"] == step), None)
+
+
+@dataclass(slots=True)
+class Learner:
+    """The objects that change during training, and what they were made from.
+
+    `core` holds the weights; `model` is what a step calls: `core`, or its compiled form.
+    """
+
+    recipe: Recipe
+    tokenizers: Tokenizers
+    device: torch.device
+    core: Transformer
+    model: nn.Module
+    optimizer: torch.optim.Optimizer
+    scaler: torch.amp.GradScaler
+    average: MovingAverage | None
+    settings: StepSettings
+
+    @property
+    def parameters(self) -> list[nn.Parameter]:
+        """All weights, in the order of their names."""
+        return list(self.core.parameters())
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What a checkpoint holds besides the weights to translate with: optimizer state, and the weights that learn.
+
+        The latter only where a moving average is kept; call while the average is not swapped in.
+        """
+        names = list(weights_of(self.core))
+        tensors = {}
+        for name, weight in zip(names, self.parameters, strict=True):
+            for key, value in self.optimizer.state.get(weight, {}).items():
+                tensors[f"optimizer.{key}.{name}"] = value
+        if self.average is not None:
+            tensors |= {f"weights.{name}": weight for name, weight in weights_of(self.core).items()}
+        return tensors
+
+    def translation_weights(self) -> dict[str, Tensor]:
+        """The weights to translate with: the moving average where one is kept."""
+        if self.average is None:
+            return weights_of(self.core)
+        return dict(zip(weights_of(self.core), self.average.averages, strict=True))
+
+    def restore(self, weights: Mapping[str, Tensor], tensors: Mapping[str, Tensor], scaler: dict[str, Any]) -> None:
+        """Take over what a checkpoint holds (mutates everything). Raises ModelError where it does not fit."""
+        average = self.average
+        learning = weights if average is None else _part(tensors, "weights.")
+        set_weights(self.core, learning, self.recipe_origin())
+        if average is not None:
+            if weights.keys() != weights_of(self.core).keys():
+                raise ModelError("the checkpoint's moving average does not fit the model")
+            average.averages = [weights[name].to(self.device).clone() for name in weights_of(self.core)]
+        states = _part(tensors, "optimizer.")
+        for name, weight in zip(weights_of(self.core), self.parameters, strict=True):
+            for key in ("step", "exp_avg", "exp_avg_sq"):
+                value = states.get(f"{key}.{name}")
+                if value is None:
+                    continue
+                # The step counter of a fused optimizer lives beside the weights.
+                self.optimizer.state[weight][key] = value.to(weight.device).clone()
+        if scaler:
+            self.scaler.load_state_dict(scaler)
+
+    def recipe_origin(self) -> Any:
+        """The run folder, for messages."""
+        return self.recipe.run_dir
+
+
+def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
+
+
+def make_learner(recipe: Recipe, tokenizers: Tokenizers) -> Learner:
+    """A fresh model with its optimizer; the initial weights depend on the recipe's seed alone.
+
+    Raises UsageError when the device is not there or cannot do the recipe's precision.
+    """
+    training = recipe.training
+    device = resolve_device(training.device)
+    if training.precision == "fp16" and device.type == "cpu":
+        raise UsageError("training.precision: fp16 is for GPUs; a CPU has no fast fp16", "use bf16, auto or fp32")
+    torch.manual_seed(key_seed(training.seed, "init"))
+    core = build_model(recipe, tokenizers).to(device).train()
+    dtype = autocast_dtype(training.precision, device)
+    return Learner(
+        recipe=recipe,
+        tokenizers=tokenizers,
+        device=device,
+        core=core,
+        model=torch.compile(core, dynamic=True) if training.compile else core,  # type: ignore[arg-type]
+        optimizer=make_optimizer(recipe.optimizer, core.parameters(), device),
+        scaler=torch.amp.GradScaler(device.type, enabled=dtype == torch.float16),
+        average=None if training.ema_decay is None else MovingAverage(list(core.parameters()), training.ema_decay),
+        settings=StepSettings(
+            seed=training.seed,
+            rank=0,
+            label_smoothing=training.label_smoothing,
+            clip_norm=recipe.optimizer.clip_norm,
+            dtype=dtype,
+        ),
+    )

@@ -1,0 +1,125 @@
+"""Validation: the loss under teacher forcing, and scores of text that is really decoded."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from mtkit.data.batching import plan
+from mtkit.data.corpus import Pair, read_pairs
+from mtkit.data.loader import PairData
+from mtkit.evaluate import Scores, score
+from mtkit.recipe import Recipe
+from mtkit.sections.search import Beam, Greedy
+from mtkit.training.log import perplexity
+from mtkit.training.state import Learner
+from mtkit.training.step import batch_loss
+from mtkit.translator import Translator
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationText:
+    """The sentences to translate: those of one corpus share its tags."""
+
+    sources: Sequence[str]
+    references: Sequence[str]
+    tags: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ValidationReport:
+    """`nll` is the mean over target tokens in nats; `samples` are (source, hypothesis, reference)."""
+
+    nll: float
+    scores: Scores
+    samples: list[tuple[str, str, str]]
+    seconds: float
+
+    def row(self) -> dict[str, Any]:
+        """The figures for JSON."""
+        figures = {name: metric.score for name, metric in self.scores.metrics.items()}
+        return {"nll": self.nll, "perplexity": perplexity(self.nll), **figures, "sentences": self.scores.sentences}
+
+    def rank(self, best_metric: str) -> float:
+        """What decides between checkpoints: higher is better; never a NaN."""
+        value = -self.nll if best_metric == "loss" else self.scores.metrics[best_metric].score
+        return value if value == value else float("-inf")
+
+
+def read_validation(recipe: Recipe) -> list[ValidationText]:
+    """The validation sentences to translate, at most `training.validate_sentences` of them, from the top."""
+    left = recipe.training.validate_sentences
+    texts = []
+    for corpus in recipe.data.valid:
+        pairs: list[Pair] = []
+        for pair in read_pairs(corpus, Path(recipe.data.root)):
+            if left is not None and len(pairs) >= left:
+                break
+            pairs.append(pair)
+        left = None if left is None else left - len(pairs)
+        if pairs:
+            texts.append(ValidationText([p.source for p in pairs], [p.target for p in pairs], corpus.tags))
+    return texts
+
+
+def validate(learner: Learner, data: PairData, texts: Sequence[ValidationText]) -> ValidationReport:
+    """Loss over all of `data`, and BLEU and chrF of the texts, with the weights to translate with.
+
+    Leaves weights, mode and random state as they were.
+    """
+    began = time.perf_counter()
+    if learner.average is not None:
+        learner.average.swap()
+    learner.core.eval()
+    try:
+        nll = mean_nll(learner, data)
+        hypotheses, scores = translate_and_score(learner, texts)
+    finally:
+        learner.core.train()
+        if learner.average is not None:
+            learner.average.swap()
+    sources = [line for text in texts for line in text.sources]
+    references = [line for text in texts for line in text.references]
+    count = min(learner.recipe.training.samples, len(sources))
+    chosen = np.linspace(0, len(sources) - 1, count, dtype=int).tolist() if count else []
+    samples = [(sources[i], hypotheses[i], references[i]) for i in chosen]
+    return ValidationReport(nll, scores, samples, time.perf_counter() - began)
+
+
+@torch.inference_mode()
+def mean_nll(learner: Learner, data: PairData) -> float:
+    """Mean negative log-likelihood of the target tokens, EOS included, in nats."""
+    total = tokens = 0.0
+    for indices in plan(data.source_lengths, data.target_lengths, learner.recipe.batching, 0, 0):
+        batch = data.collate(indices).to(learner.device)
+        total += float(batch_loss(learner.core, learner.core.output.weight, batch, learner.settings)[1])
+        tokens += batch.kept
+    return total / tokens
+
+
+def translate_and_score(learner: Learner, texts: Sequence[ValidationText]) -> tuple[list[str], Scores]:
+    """The translations of all texts in order, and their scores by the scorer of `mtkit eval`."""
+    recipe = learner.recipe
+    translator = Translator(learner.core, recipe, learner.tokenizers, learner.device)
+    search = validation_search(recipe)
+    hypotheses: list[str] = []
+    for text in texts:
+        hypotheses += [one.text for one in translator.translate_stream(text.sources, search, tags=text.tags)]
+    references = [line for text in texts for line in text.references]
+    section = recipe.evaluation.model_copy(update={"metrics": ("bleu", "chrf")})
+    return hypotheses, score(hypotheses, [references], section, recipe.languages.target)
+
+
+def validation_search(recipe: Recipe) -> Greedy | Beam:
+    """Greedy search or a beam of `training.validate_beam_size`, under the rules of the recipe's search."""
+    size = recipe.training.validate_beam_size
+    shared = {"rules": recipe.search.rules, "lines": recipe.search.lines}
+    if size == 1:
+        return Greedy(method="greedy", **shared)
+    if isinstance(recipe.search, Beam):
+        return Beam.model_validate(dict(recipe.search) | {"beam_size": size, "n_best": 1, "groups": 1, "mbr": "off"})
+    return Beam(beam_size=size, **shared)
