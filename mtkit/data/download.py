@@ -49,8 +49,8 @@ class _Interrupted(Exception):
     """An attempt that ended early in a way that another one may mend."""
 
 
-def download(url: str, path: Path, sha256: str, network: Network) -> int:
-    """Bring `url` to `path`, replacing what is there, and return its size in bytes.
+def download(url: str, path: Path, sha256: str, network: Network) -> None:
+    """Bring `url` to `path`, replacing what is there.
 
     Bytes gather in `path` + ".part", which outlives a failure or a kill and is where the next call goes on. Only a
     file with the right hash is renamed to `path`; one with a wrong hash is deleted (fetched once more first when it
@@ -76,7 +76,6 @@ def download(url: str, path: Path, sha256: str, network: Network) -> int:
     except OSError as error:
         raise _disk_error(error, part) from error
     sync_folder(path.parent)
-    return size
 
 
 class _Transfer:

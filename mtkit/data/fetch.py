@@ -33,19 +33,23 @@ def fetch(recipe: Recipe, *, force: bool = False, network: Network | None = None
     RecipeError for a path that leads out of `data.root`, and DataError for a file that is there with another hash
     (before anything is downloaded; with `force` it is replaced) and for all that can go wrong on the way.
     """
-    return list(fetch_each(recipe, force=force, network=network))
+    done = []
+    for item in fetch_each(recipe, force=force, network=network):
+        if item.status != "up to date":
+            logger.info("%s: %s, %d bytes", item.path, item.status, item.bytes)
+        done.append(item)
+    return done
 
 
 def fetch_each(recipe: Recipe, *, force: bool = False, network: Network | None = None) -> Iterator[Fetched]:
-    """`fetch`, one file at a time: yields each as soon as it is there."""
+    """`fetch` in silence, one file at a time: yields each as soon as it is there."""
     root = Path(recipe.data.root)
     _check_paths(recipe)
     present = [_is_present(item, root / item.path, force) for item in recipe.data.downloads]
     for item, is_there in zip(recipe.data.downloads, present, strict=True):
         path = root / item.path
         if not is_there:
-            size = download(item.url, path, item.sha256, network or Network())
-            logger.info("fetched %s: %d bytes, sha256 as expected", path, size)
+            download(item.url, path, item.sha256, network or Network())
         yield Fetched(path, "up to date" if is_there else "downloaded", path.stat().st_size)
         yield from _unpack(item, root, is_fresh=not is_there, force=force)
 
