@@ -11,7 +11,8 @@ import numpy as np
 from mtkit.data.corpus import Pair
 from mtkit.text.normalize import normalize
 
-_PARTITIONS = 64
+_PARTITION_PAIRS = 2**20  # pairs sorted at once
+_MOST_PARTITIONS = 256  # open files
 _ROW = np.dtype([("hash", "S16"), ("line", "<u8")])
 
 
@@ -31,19 +32,20 @@ class Repetitions:
 def find_repetitions(pairs: Iterable[Pair], count: int, scratch: Path) -> Repetitions:
     """Read a corpus of `count` pairs and find every pair whose normalised text came before.
 
-    Texts are compared by 128-bit hashes (BLAKE2b), spread over 64 files in the folder `scratch`, which are gone
-    afterwards. Memory: an eighth of a byte a pair, and 24 bytes for each pair of the largest file, about count / 64, so
-    100 million pairs take some 12 + 40 MB (twice the latter while sorting) and 2.4 GB of disk.
+    Texts are compared by 128-bit hashes (BLAKE2b), spread over up to 256 files of about a million pairs each in the
+    folder `scratch`; they are gone afterwards. Memory: a bit a pair, and some 60 MB to sort the largest file (more only
+    beyond 268 million pairs). Disk: 24 bytes a pair.
     """
     bits = np.zeros((count + 7) // 8, dtype=np.uint8)
     with tempfile.TemporaryDirectory(dir=scratch, prefix=".duplicates.") as name:
-        paths = [Path(name) / str(number) for number in range(_PARTITIONS)]
+        partitions = min(_MOST_PARTITIONS, 1 + count // _PARTITION_PAIRS)
+        paths = [Path(name) / str(number) for number in range(partitions)]
         with ExitStack() as stack:
             files = [stack.enter_context(open(path, "wb")) for path in paths]
             for pair in pairs:
                 text = f"{normalize(pair.source)}\n{normalize(pair.target)}"
                 digest = hashlib.blake2b(text.encode("utf-8"), digest_size=16).digest()
-                files[digest[0] % _PARTITIONS].write(digest + pair.line_number.to_bytes(8, "little"))
+                files[digest[0] % partitions].write(digest + pair.line_number.to_bytes(8, "little"))
         for path in paths:
             places = _later_lines(np.fromfile(path, dtype=_ROW)) - 1
             np.bitwise_or.at(bits, places >> 3, (128 >> (places & 7)).astype(np.uint8))

@@ -7,12 +7,13 @@ from typing import Any, TypeVar
 from tqdm import tqdm
 
 T = TypeVar("T")
+DELAY = 2  # seconds until a bar is shown
 
 
 def bar(label: str, total: int | None = None, unit: str = " pairs") -> Any:
     """A tqdm bar; a context manager with `update(n)`."""
     return tqdm(
-        desc=label, total=total, unit=unit, unit_scale=True, delay=2, leave=False, file=sys.stderr, disable=None
+        desc=label, total=total, unit=unit, unit_scale=True, delay=DELAY, leave=False, file=sys.stderr, disable=None
     )
 
 

@@ -173,15 +173,17 @@ class Tokenizers:
             raise ModelError(f"{folder}: holds neither {JOINT_FILE} nor {SOURCE_FILE} and {TARGET_FILE}", _REMEDY)
         return cls(Tokenizer.load(folder / SOURCE_FILE), Tokenizer.load(folder / TARGET_FILE))
 
-    def save(self, folder: str | os.PathLike[str]) -> None:
-        """Write the model files into a folder, made when missing; files of the other kind there are removed."""
+    def files(self, folder: str | os.PathLike[str]) -> list[tuple[Path, Tokenizer]]:
+        """Each model file that `save` writes, with the tokenizer in it."""
         folder = Path(folder)
         if self.joint:
-            self.source.save(folder / JOINT_FILE)
-            stale = [SOURCE_FILE, TARGET_FILE]
-        else:
-            self.source.save(folder / SOURCE_FILE)
-            self.target.save(folder / TARGET_FILE)
-            stale = [JOINT_FILE]
-        for name in stale:
-            (folder / name).unlink(missing_ok=True)
+            return [(folder / JOINT_FILE, self.source)]
+        return [(folder / SOURCE_FILE, self.source), (folder / TARGET_FILE, self.target)]
+
+    def save(self, folder: str | os.PathLike[str]) -> None:
+        """Write the model files into a folder, made when missing; files of the other kind there are removed."""
+        written = self.files(folder)
+        for path, tokenizer in written:
+            tokenizer.save(path)
+        for name in {JOINT_FILE, SOURCE_FILE, TARGET_FILE} - {path.name for path, _ in written}:
+            (Path(folder) / name).unlink(missing_ok=True)
