@@ -1,0 +1,368 @@
+"""Text to text: N lines in, N lines out, in order. Batches by length, splits long lines, answers blank ones itself.
+
+B sentences of S source tokens, right-padded.
+"""
+
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from os import PathLike
+from pathlib import Path
+from typing import Literal
+
+import torch
+from pydantic import ValidationError
+from torch import Tensor
+
+from mtkit.checkpoint import load_model
+from mtkit.errors import DataError, ModelError, UsageError
+from mtkit.evaluate import bleu_tokenizer
+from mtkit.ids import EOS, PAD
+from mtkit.recipe import Recipe
+from mtkit.runtime import resolve_device
+from mtkit.search.ensemble import Ensemble
+from mtkit.search.mbr import choose
+from mtkit.search.penalties import length_penalty
+from mtkit.search.protocol import Hypothesis, SearchModel
+from mtkit.search.run import search as run_search
+from mtkit.sections.search import Beam, Greedy, Lines, Sampling, Search
+from mtkit.segment import joiner, split
+from mtkit.text.normalize import normalize
+from mtkit.text.tokenizer import Tokenizers
+from mtkit.translation import BLANK, Line, TextHypothesis, Translation, has_loop, join
+
+_LOG = logging.getLogger(__name__)
+
+# A buffer also ends at so many characters, so that a stretch of huge lines does not fill the memory.
+_BUFFER_CHARACTERS = 1 << 20
+# The noise of a part is keyed by part * this + line number; no input has so many lines.
+_LINE_NUMBERS = 1 << 40
+
+
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """What holds for all lines of one call: `limit` is the most tokens of a part, `tag_ids` not counted."""
+
+    search: Search
+    tag_ids: list[int]
+    limit: int
+    details: bool
+    on_batch: Callable[[int], None]
+
+
+@dataclass(slots=True, eq=False)
+class _Job:
+    """A line on its way. `parts` are token ids without tags, `results` the hypotheses of each, once they are there."""
+
+    number: int
+    line: Line
+    parts: list[list[int]]
+    prefix_ids: list[int]
+    cut_tokens: int
+    results: dict[int, list[TextHypothesis]] = field(default_factory=dict)
+
+    @property
+    def done(self) -> bool:
+        return len(self.results) == len(self.parts)
+
+
+class Translator:
+    """A model with its tokenizers and its recipe, ready to translate. Holds no state between calls."""
+
+    def __init__(
+        self, model: SearchModel, recipe: Recipe, tokenizers: Tokenizers, device: torch.device | str = "cpu"
+    ) -> None:
+        """`model` is on `device`, in evaluation mode; the recipe's section `search` is the default of every call."""
+        self.model = model
+        self.recipe = recipe
+        self.tokenizers = tokenizers
+        self.device = torch.device(device)
+
+    @classmethod
+    def load(
+        cls,
+        folder: str | PathLike[str],
+        device: str = "auto",
+        ensemble: Sequence[str | PathLike[str]] = (),
+        combine: Literal["arithmetic", "geometric"] = "arithmetic",
+    ) -> "Translator":
+        """The translator in a model folder such as runs/quickstart/model.
+
+        `device` is auto, cpu, cuda, cuda:N or mps. The models of the folders in `ensemble` vote with it: their
+        probabilities are averaged by the arithmetic or geometric mean; recipe and tokenizers are those of `folder`.
+        Raises ModelError when a folder is damaged or an ensemble's tokenizers differ, UsageError for the device.
+        """
+        target = resolve_device(device)
+        model, recipe, tokenizers = load_model(Path(folder), target)
+        models: list[SearchModel] = [model]
+        for other in ensemble:
+            other_model, _, other_tokenizers = load_model(Path(other), target)
+            if other_tokenizers.sha256 != tokenizers.sha256:
+                raise ModelError(
+                    f"{other}: its tokenizer (sha256 {other_tokenizers.sha256[:12]}...) is not that of {folder} "
+                    f"({tokenizers.sha256[:12]}...)",
+                    "the models of an ensemble must share one vocabulary; train them with the same tokenizer",
+                )
+            models.append(other_model)
+        return cls(Ensemble(models, combine) if ensemble else model, recipe, tokenizers, target)
+
+    def translate(self, lines: Sequence[str], search: Search | None = None) -> list[str]:
+        """The best translation of each line, in order; of a blank line the empty string.
+
+        `search` defaults to the recipe's. Lines that were cut (`on_long: truncate`) are named in the log.
+        Raises DataError for a long line under `on_long: error`.
+
+        >>> Translator.load("runs/quickstart/model").translate(["我爱北京天安门。"])  # doctest: +SKIP
+        ['I love Tiananmen in Beijing.']
+        """
+        if isinstance(lines, str):
+            raise UsageError("translate takes a list of lines, and was given one string", "write translate([line])")
+        results = []
+        for translation in self.translate_stream(lines, search):
+            if translation.cut_tokens:
+                _LOG.warning("line %d: its last %d tokens were cut off", translation.number, translation.cut_tokens)
+            results.append(translation.text)
+        assert len(results) == len(lines)
+        return results
+
+    def translate_stream(
+        self,
+        lines: Iterable[str | Line],
+        search: Search | None = None,
+        *,
+        tags: Sequence[str] = (),
+        details: bool = False,
+        on_batch: Callable[[int], None] = lambda lines: None,
+    ) -> Iterator[Translation]:
+        """Yield the translation of each line, in order, as soon as it and all before it are ready.
+
+        Lines are read in buffers, the first of `search.lines.batch_size` lines, each next one twice as large up to
+        `buffer_size`; a buffer is sorted by length, cut into batches and answered before the next one is read. With
+        `batch_size` 1 each line is answered before the next one is read. `tags` are user-defined symbols put before
+        every source; `details` asks for tokens, source pieces and alignments; `on_batch` is called with the
+        number of lines that became complete, once for the blank ones of a buffer and after every batch.
+
+        Raises UsageError or ModelError at once for a search or tags that do not fit the model. Raises DataError for a
+        long line under `on_long: error`, before anything of its buffer is yielded.
+        """
+        return self._stream(lines, self._plan(search, tags, details, on_batch))
+
+    def refuse_long(
+        self, lines: Iterable[str | Line], search: Search | None = None, *, tags: Sequence[str] = ()
+    ) -> None:
+        """Raise DataError when a line is too long to be translated in one piece; nothing is translated."""
+        plan = self._plan(search, tags)
+        number = 0
+        for buffer in _buffers(lines, plan.search.lines):
+            for ids in self.tokenizers.source.encode_batch([line.text for line in buffer]):
+                number += 1
+                if len(ids) > plan.limit:
+                    raise _too_long(number, len(ids), plan.limit)
+
+    def _plan(
+        self,
+        search: Search | None,
+        tags: Sequence[str],
+        details: bool = False,
+        on_batch: Callable[[int], None] = lambda lines: None,
+    ) -> _Plan:
+        """The plan of a call. Raises UsageError or ModelError when it does not fit the model."""
+        search = search or self.recipe.search
+        try:
+            # The recipe's own cross-checks: learned positions, for example, set a limit to lengths.
+            Recipe.model_validate(dict(self.recipe) | {"search": search})
+        except ValidationError as error:
+            raise UsageError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
+        tag_ids = [self.tokenizers.source.symbol_id(tag) for tag in tags]
+        most = min(search.lines.max_source_length, search.lines.max_tokens - 1)
+        if len(tag_ids) >= most:
+            raise UsageError(
+                f"{len(tag_ids)} tags leave no room for text within {most} source tokens",
+                "give fewer tags, or raise search.lines.max_source_length (and max_tokens)",
+            )
+        return _Plan(search, tag_ids, most - len(tag_ids), details, on_batch)
+
+    def _stream(self, lines: Iterable[str | Line], plan: _Plan) -> Iterator[Translation]:
+        first = 1
+        for buffer in _buffers(lines, plan.search.lines):
+            yield from self._translate_buffer(self._jobs(buffer, first, plan), plan)
+            first += len(buffer)
+
+    def _jobs(self, buffer: list[Line], first: int, plan: _Plan) -> list[_Job]:
+        """The lines of a buffer, the first of which has the number `first`, encoded and cut into parts that fit."""
+        texts = [normalize(line.text) for line in buffer]
+        encoded = self.tokenizers.source.encode_batch(texts)
+        jobs = []
+        for number, (line, text, ids) in enumerate(zip(buffer, texts, encoded, strict=True), first):
+            parts, cut_tokens = [ids] if ids else [], 0
+            if len(ids) > plan.limit:
+                match plan.search.lines.on_long:
+                    case "split":
+                        parts = split(text, plan.limit, self.tokenizers.source.encode_batch)
+                    case "truncate":
+                        parts, cut_tokens = [ids[: plan.limit]], len(ids) - plan.limit
+                    case "error":
+                        raise _too_long(number, len(ids), plan.limit)
+            prefix_ids = self.tokenizers.target.encode(line.prefix) if line.prefix else []
+            if len(prefix_ids) >= plan.search.rules.max_length:
+                raise DataError(
+                    f"line {number}: its prefix has {len(prefix_ids)} tokens, and a translation may have "
+                    f"{plan.search.rules.max_length} at most",
+                    "raise search.rules.max_length, or shorten the prefix",
+                )
+            jobs.append(_Job(number, line, parts, prefix_ids, cut_tokens))
+        return jobs
+
+    def _translate_buffer(self, jobs: list[_Job], plan: _Plan) -> Iterator[Translation]:
+        """Yield the translations of a buffer, in order; the parts of all its lines are batched together."""
+        parts = [(job, index) for job in jobs for index in range(len(job.parts))]
+        parts.sort(key=lambda part: len(part[0].parts[part[1]]), reverse=True)
+        waiting = deque(jobs)
+        plan.on_batch(sum(job.done for job in jobs))
+        yield from self._ready(waiting, plan)
+        for batch in _batches(parts, plan):
+            self._translate_batch(batch, plan)
+            plan.on_batch(len({job.number for job, _ in batch if job.done}))
+            yield from self._ready(waiting, plan)
+        assert not waiting
+
+    def _ready(self, waiting: deque[_Job], plan: _Plan) -> Iterator[Translation]:
+        """Yield the translations that are next in order and complete, and take them out of `waiting`."""
+        while waiting and waiting[0].done:
+            yield self._translation(waiting.popleft(), plan)
+
+    def _translate_batch(self, batch: list[tuple[_Job, int]], plan: _Plan) -> None:
+        """Search for translations of these parts, and put them into their jobs."""
+        rows = [[*plan.tag_ids, *job.parts[index], EOS] for job, index in batch]
+        prefixes = [job.prefix_ids if index == 0 else [] for job, index in batch]
+        found = run_search(
+            self.model,
+            _padded(rows).to(self.device),
+            plan.search,
+            line_keys=[index * _LINE_NUMBERS + job.number for job, index in batch],
+            prefixes=prefixes if any(prefixes) else None,
+            attention=plan.details,
+        )
+        for (job, index), hypotheses in zip(batch, found, strict=True):
+            source_ids = [*plan.tag_ids, *job.parts[index]]
+            texts = [self._text_hypothesis(one, source_ids, plan) for one in hypotheses]
+            job.results[index] = self._by_agreement(texts, plan.search)
+
+    def _text_hypothesis(self, hypothesis: Hypothesis, source_ids: list[int], plan: _Plan) -> TextHypothesis:
+        ids, probabilities = hypothesis.ids, hypothesis.token_log_probabilities
+        tokens = alignment = None
+        if plan.details:
+            tokens = self.tokenizers.target.pieces(ids)
+            assert hypothesis.attention is not None
+            alignment = _alignment(hypothesis.attention[: len(ids)], len(plan.tag_ids), len(source_ids))
+        return TextHypothesis(
+            text=self.tokenizers.target.decode(ids),
+            score=hypothesis.score,
+            log_probability=hypothesis.log_probability,
+            token_log_probabilities=probabilities[: len(ids)],
+            end_log_probabilities=probabilities[len(ids) :],
+            finished=hypothesis.finished,
+            looped=has_loop(ids) and not has_loop(source_ids),
+            tokens=tokens,
+            alignment=alignment,
+        )
+
+    def _by_agreement(self, hypotheses: list[TextHypothesis], search: Search) -> list[TextHypothesis]:
+        """The hypotheses with the one first that minimum Bayes risk chooses, where the search asks for it."""
+        if isinstance(search, Greedy) or search.mbr == "off":
+            return hypotheses
+        tokenize = bleu_tokenizer(self.recipe.evaluation, self.recipe.languages.target)
+        chosen = choose([hypothesis.text for hypothesis in hypotheses], search.mbr, tokenize)
+        return [hypotheses[chosen], *hypotheses[:chosen], *hypotheses[chosen + 1 :]]
+
+    def _translation(self, job: _Job, plan: _Plan) -> Translation:
+        """A line's translation from those of its parts; the k-th hypothesis joins the k-th of each part.
+
+        A part can have fewer hypotheses than were asked for, where the rules allow no more; the line then has as few.
+        """
+        sources = [[*plan.tag_ids, *ids] for ids in job.parts]
+        source = self.tokenizers.source
+        if not sources:
+            hypotheses = [BLANK] * hypothesis_count(plan.search)
+        elif len(sources) == 1:
+            hypotheses = job.results[0]
+        else:
+            ranks = zip(*(job.results[index] for index in range(len(sources))), strict=False)
+            lengths, between = [len(ids) for ids in sources], joiner(self.recipe.languages.target)
+            hypotheses = [join(parts, lengths, between, partial(_penalty, plan.search)) for parts in ranks]
+        return Translation(
+            number=job.number,
+            line=job.line,
+            hypotheses=hypotheses,
+            parts=len(sources),
+            source_tokens=sum(map(len, sources)),
+            unknown_tokens=sum(map(source.unknown_count, sources)),
+            cut_tokens=job.cut_tokens,
+            source_pieces=[piece for ids in sources for piece in source.pieces(ids)] if plan.details else None,
+        )
+
+
+def _buffers(lines: Iterable[str | Line], section: Lines) -> Iterator[list[Line]]:
+    """Yield the lines in lists of `batch_size`, twice that, and so on up to `buffer_size`; see `translate_stream`."""
+    most = min(section.batch_size, section.buffer_size)
+    buffer: list[Line] = []
+    characters = 0
+    for line in lines:
+        buffer.append(Line(line) if isinstance(line, str) else line)
+        characters += len(buffer[-1].text)
+        if len(buffer) >= most or characters >= _BUFFER_CHARACTERS:
+            yield buffer
+            buffer, characters = [], 0
+            if section.batch_size > 1:
+                most = min(2 * most, section.buffer_size)
+    if buffer:
+        yield buffer
+
+
+def _batches(parts: list[tuple[_Job, int]], plan: _Plan) -> Iterator[list[tuple[_Job, int]]]:
+    """Cut parts, longest first, into batches within `batch_size` and `max_tokens`."""
+    start = 0
+    while start < len(parts):
+        job, index = parts[start]
+        width = len(plan.tag_ids) + len(job.parts[index]) + 1
+        size = min(plan.search.lines.batch_size, plan.search.lines.max_tokens // width)
+        yield parts[start : start + size]
+        start += size
+
+
+def _padded(rows: list[list[int]]) -> Tensor:
+    """The rows as source_BS, right-padded."""
+    width = max(map(len, rows))
+    return torch.tensor([row + [PAD] * (width - len(row)) for row in rows])
+
+
+def _alignment(attention: list[list[float]], start: int, end: int) -> list[tuple[int, int]]:
+    """For each token its most attended source piece in [start, end), which leaves out tags and EOS."""
+    return [(max(range(start, end), key=row.__getitem__), token) for token, row in enumerate(attention)]
+
+
+def _penalty(search: Search, length: int) -> float:
+    """What the search divides log P by for a hypothesis of this length."""
+    if not isinstance(search, Beam):
+        return 1.0
+    return length_penalty(length, search.length_penalty, search.length_normalization)
+
+
+def hypothesis_count(search: Search) -> int:
+    """How many hypotheses the search gives for a line (fewer where its rules allow no more)."""
+    match search:
+        case Beam():
+            return search.n_best
+        case Sampling():
+            return search.samples
+        case _:
+            return 1
+
+
+def _too_long(number: int, length: int, limit: int) -> DataError:
+    return DataError(
+        f"line {number} has {length} source tokens, and at most {limit} are translated in one piece",
+        "search.lines.on_long: split translates it in pieces; or raise search.lines.max_source_length",
+    )
