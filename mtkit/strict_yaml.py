@@ -196,7 +196,7 @@ class _Builder:
             if not isinstance(key_node, yaml.ScalarNode) or (key_node.style is None and key_node.value in ("", "~")):
                 raise self.error(key_node, "a key must be text", "put a text that looks like a list in quotes")
             key = key_node.value
-            if key == "<<":
+            if key == "<<" and key_node.style is None:
                 raise self.error(key_node, "merge keys (<<) are not supported", "write the settings out")
             if key in first:
                 dotted = ".".join(map(str, (*path, key)))
