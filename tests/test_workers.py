@@ -1,5 +1,11 @@
 """Chunks and the processes that encode them: in order, bounded, and gone when they should be."""
 
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -98,3 +104,22 @@ def test_line_numbers_are_wide_enough(encoder):
     (answer,) = encode_all(iter([Chunk(2**40, ["the baker"], ["mirulo"])]), encoder, workers=1)
     assert answer.line_numbers.dtype == np.uint64
     assert answer.line_numbers.tolist() == [2**40]
+
+
+def test_processes_of_a_killed_parent_end_in_silence(tiny_tokenizers, tmp_path):
+    """A parent that is killed cannot end its processes; they notice that nobody listens."""
+    code = (
+        "import os, signal, sys; from mtkit.data.workers import encode_all; "
+        "from mtkit.data.encode import Chunk, Encoder; from mtkit.text.tokenizer import Tokenizers; "
+        "chunk = Chunk(1, ['a b'] * 20000, ['c'] * 20000); "
+        "answers = encode_all(iter([chunk] * 9), Encoder(Tokenizers.load(sys.argv[1]), None), 2); "
+        "next(answers); os.kill(os.getpid(), signal.SIGKILL)"
+    )
+    tiny_tokenizers.save(tmp_path)
+    path = {"PYTHONPATH": str(Path(__file__).parent.parent)}
+    # This reads stderr to its end, which comes when the last process that holds it has gone.
+    parent = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, env={**os.environ, **path}
+    )
+    assert parent.returncode == -signal.SIGKILL
+    assert parent.stderr == b""

@@ -25,7 +25,7 @@ from mtkit.text.tokenizer import Tokenizers
 log = logging.getLogger(__name__)
 
 _SHARD_PAIRS = 2**20
-_SHARD_TOKENS = 2**25  # both sides together: at most 128 MB a shard in memory, plus one chunk
+_SHARD_TOKENS = 2**24  # both sides together: at most 64 MB of ids in memory, twice that while they are joined
 _WORTH_A_PROCESS = 10_000  # pairs; below, starting a process costs more than it saves
 
 

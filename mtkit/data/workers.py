@@ -47,16 +47,17 @@ def encode_all(chunks: Iterator[Chunk], encoder: Encoder, workers: int) -> Itera
             busy.append(child)
         while busy:
             yield _receive(busy.popleft())
+        for child in children:
+            child.communicate()  # closes its stdin, which ends it
     finally:
         for child in children:
-            child.kill()
-        for child in children:
-            child.communicate()
+            if child.returncode is None:
+                child.kill()
+                child.communicate()
 
 
 def serve() -> None:
     """The life of a child: an encoder, then chunks, from stdin; answers to stdout; ends when stdin does."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
     questions = sys.stdin.buffer
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever else is printed must not mix with the answers
@@ -70,8 +71,11 @@ def serve() -> None:
             answer: Any = encoder(chunk)
         except Exception as error:
             answer = error
-        pickle.dump(answer, answers, protocol=pickle.HIGHEST_PROTOCOL)
-        answers.flush()
+        try:
+            pickle.dump(answer, answers, protocol=pickle.HIGHEST_PROTOCOL)
+            answers.flush()
+        except BrokenPipeError:
+            os._exit(1)  # the parent is gone; nobody is left to hear about it
 
 
 def _start(encoder: Encoder) -> subprocess.Popen[bytes]:
@@ -82,6 +86,7 @@ def _start(encoder: Encoder) -> subprocess.Popen[bytes]:
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": path},
+        start_new_session=True,  # a Ctrl-C at the terminal is the parent's business
     )
     _send(child, encoder)
     return child
