@@ -214,8 +214,8 @@ def test_a_corpus_of_which_nothing_is_left_is_refused_with_the_reasons(tiny_toke
 
 def test_a_file_that_changes_under_way_is_noticed(tiny_tokenizers, tmp_path, monkeypatch):
     recipe = recipe_of(tmp_path, {"c": [("the baker", "mirulo")] * 3})
-    inspect = module.inspect_all
-    monkeypatch.setattr(module, "inspect_all", lambda *args: [replace(one, pairs=4) for one in inspect(*args)])
+    inspect = module.inspect_corpora
+    monkeypatch.setattr(module, "inspect_corpora", lambda *args: [replace(one, pairs=4) for one in inspect(*args)])
     with pytest.raises(DataError, match="files changed while they were read"):
         binarize(recipe, tiny_tokenizers, tmp_path / "shards", workers=1)
 

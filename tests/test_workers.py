@@ -68,8 +68,9 @@ def test_reading_stays_a_bounded_way_ahead(encoder):
 
 def test_an_error_in_a_process_is_raised_here(encoder):
     broken = Chunk(1, ["the baker"], [])
-    with pytest.raises(ValueError, match="zip"):
+    with pytest.raises(ValueError, match="zip") as caught:
         list(encode_all(iter([*chunks_of(1), broken, *chunks_of(1)]), encoder, workers=2))
+    assert "encode.py" in caught.value.__notes__[0]
 
 
 def test_a_killed_process_is_an_error_with_its_signal(encoder, monkeypatch):

@@ -1,18 +1,17 @@
 """Corpora to shards: check everything, then encode, filter, write, and report."""
 
-import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
-from mtkit.data.corpus import Inspection, check_files, inspect_corpus, read_pairs
+from mtkit.data.corpus import Inspection, inspect_corpora, read_pairs
 from mtkit.data.duplicates import find_repetitions
 from mtkit.data.encode import Drop, Encoded, Encoder, cut
 from mtkit.data.filters import REASONS
-from mtkit.data.progress import bar, follow
+from mtkit.data.progress import follow
 from mtkit.data.report import REPORT_FILE, CorpusReport, Dropped, Report, ShardFile
 from mtkit.data.shards import shard_name, write_shard
 from mtkit.data.workers import encode_all
@@ -21,8 +20,6 @@ from mtkit.files import atomic_folder, sha256_file, write_json
 from mtkit.recipe import Recipe
 from mtkit.sections.data import Corpus
 from mtkit.text.tokenizer import Tokenizers
-
-log = logging.getLogger(__name__)
 
 _SHARD_PAIRS = 2**20
 _SHARD_TOKENS = 2**24  # both sides together: at most 64 MB of ids in memory, twice that while they are joined
@@ -50,7 +47,7 @@ def binarize(recipe: Recipe, tokenizers: Tokenizers, folder: Path, workers: int 
         for part, corpus in parts
     ]
     corpora = [*(corpus for _, corpus in parts), *recipe.data.test]
-    inspections = inspect_all(corpora, root)
+    inspections = inspect_corpora(corpora, root)
     with atomic_folder(folder) as new:
         rows = []
         for (part, corpus), encoder, inspection in zip(parts, encoders, inspections, strict=False):
@@ -59,13 +56,6 @@ def binarize(recipe: Recipe, tokenizers: Tokenizers, folder: Path, workers: int 
         report = Report(tokenizers.sha256, encoders[0].dtype, tuple(rows))
         write_json(new / REPORT_FILE, report.to_json())
     return report
-
-
-def inspect_all(corpora: Sequence[Corpus], root: Path) -> list[Inspection]:
-    """Read and check corpora, with a progress bar. Raises DataError as `inspect_corpus` does."""
-    check_files(corpora, root)
-    with bar("checking") as progress:
-        return [inspect_corpus(corpus, root, progress.update) for corpus in corpora]
 
 
 @dataclass(slots=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import islice, zip_longest
 from pathlib import Path
 
+from mtkit.data.progress import bar
 from mtkit.errors import DataError
 from mtkit.files import decode_line, read_byte_lines, read_lines
 from mtkit.sections.data import Corpus
@@ -84,14 +85,20 @@ def inspect_corpus(corpus: Corpus, root: Path, tick: Callable[[], object] = lamb
     return Inspection(corpus.name, count, source.hexdigest(), target.hexdigest())
 
 
-def check_corpora(corpora: Iterable[Corpus], root: Path) -> list[int]:
-    """The number of pairs in each corpus. Missing files are found before any is read.
+def inspect_corpora(corpora: Iterable[Corpus], root: Path) -> list[Inspection]:
+    """Read and check corpora, with a progress bar. Missing files are found before any is read.
 
     Raises DataError as `inspect_corpus` does.
     """
     corpora = list(corpora)
     check_files(corpora, root)
-    return [inspect_corpus(corpus, root).pairs for corpus in corpora]
+    with bar("checking") as progress:
+        return [inspect_corpus(corpus, root, progress.update) for corpus in corpora]
+
+
+def check_corpora(corpora: Iterable[Corpus], root: Path) -> list[int]:
+    """The number of pairs in each corpus, once all are checked as by `inspect_corpora`."""
+    return [inspection.pairs for inspection in inspect_corpora(corpora, root)]
 
 
 def check_files(corpora: Iterable[Corpus], root: Path) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mtkit.data.corpus import check_corpora, read_side
+from mtkit.data.progress import follow
 from mtkit.recipe import Recipe
 from mtkit.text.tokenizer import Tokenizers
 from mtkit.text.train import train
@@ -16,9 +17,10 @@ def train_tokenizer(recipe: Recipe, folder: Path) -> Tokenizers:
     that binarization would refuse. Raises DataError and RecipeError.
     """
     root = Path(recipe.data.root)
-    check_corpora(recipe.data.train, root)
+    total = sum(check_corpora(recipe.data.train, root))
 
     def lines(side: str) -> Iterator[str]:
-        return (line for corpus in recipe.data.train for line in read_side(corpus, root, side))
+        every = (line for corpus in recipe.data.train for line in read_side(corpus, root, side))
+        return follow(every, f"reading {side}", total, " lines")
 
     return train(recipe.tokenizer, lines("source"), lines("target"), recipe.symbols(), folder)

@@ -12,6 +12,7 @@ import pickle
 import signal
 import subprocess
 import sys
+import traceback
 from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,7 +70,8 @@ def serve() -> None:
             return
         try:
             answer: Any = encoder(chunk)
-        except Exception as error:
+        except Exception as error:  # goes to the parent, which raises it
+            error.add_note(traceback.format_exc())
             answer = error
         try:
             pickle.dump(answer, answers, protocol=pickle.HIGHEST_PROTOCOL)
