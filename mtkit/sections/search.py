@@ -8,7 +8,7 @@ from mtkit.sections.base import Section
 
 
 class Rules(Section):
-    """Limits that every method obeys. Lengths are in target tokens without EOS."""
+    """Limits that every method obeys. Lengths are in tokens without EOS; a hypothesis of the longest length is cut."""
 
     min_length: int = Field(0, ge=0, le=100_000, description="Least tokens, unless the longest allowed is less")
     min_length_ratio: float = Field(0.0, ge=0, le=100, description="Least tokens per source token")
@@ -71,7 +71,8 @@ class Beam(Section):
         0.0,
         ge=0,
         le=10,
-        description="beta of Wu et al. 2016, equation 14: adds beta * sum log min(attention, 1); 0: off",
+        description="beta of Wu et al. 2016, equation 14: adds beta * sum over source tokens of log min(attention, 1) "
+        "to the score of a whole hypothesis; 0: off",
     )
     groups: int = Field(
         1,
