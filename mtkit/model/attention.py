@@ -46,11 +46,11 @@ class MultiHeadAttention(nn.Module):
     def forward(self, q_BHTE: Tensor, k_BHSE: Tensor, v_BHSE: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
         """The attended rows_BTD. `mask` broadcasts to B, H, T, S; `causal` hides later positions (T must equal S).
 
-        On a CPU the attention itself runs in float32 whatever the autocast: there, the backward pass of the
+        On a CPU low precision is raised to float32 for the attention itself: there, the backward pass of the
         low-precision kernel takes several times as long.
         """
         dropout = self.dropout if self.training else 0.0
-        if q_BHTE.device.type == "cpu" and q_BHTE.dtype != torch.float32:
+        if q_BHTE.device.type == "cpu" and q_BHTE.dtype in (torch.bfloat16, torch.float16):
             q_BHTE, k_BHSE, v_BHSE = q_BHTE.float(), k_BHSE.float(), v_BHSE.float()
         with torch.autocast(q_BHTE.device.type, enabled=False):
             mixed_BHTE = F.scaled_dot_product_attention(

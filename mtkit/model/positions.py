@@ -8,6 +8,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor, nn
 
+from mtkit.errors import ModelError
 from mtkit.sections.model import Model
 
 
@@ -23,18 +24,20 @@ class Positions(nn.Module):
         return x_BHTE
 
 
+# Tables outlive the call that makes them: one made while translating, in inference mode, must serve training too.
 @lru_cache(maxsize=32)
+@torch.inference_mode(False)
 def sinusoids(length: int, width: int, device: torch.device) -> Tensor:
     """Table_TD: sin(t / 10000^(2i/D)) in even, cos in odd columns (Vaswani et al. 2017, section 3.5)."""
-    angles = _angles(length, width, device)
-    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).float()
+    angles = _angles(length, width)
+    return torch.stack((angles.sin(), angles.cos()), dim=-1).flatten(1).float().to(device)
 
 
-def _angles(length: int, width: int, device: torch.device) -> Tensor:
-    """Angles_Ti = t / 10000^(2i/width) for i below width / 2, computed in float64 where the device has it."""
-    steps = torch.arange(length, dtype=torch.float64)
-    rates = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
-    return torch.outer(steps, rates).float().to(device)
+def _angles(length: int, width: int) -> Tensor:
+    """Angles_Ti = t / 10000^(2i/width) for i below width / 2, in float64 on the CPU, as not every device has it."""
+    steps = torch.arange(length, dtype=torch.float64, device="cpu")
+    rates = 10000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64, device="cpu") / width)
+    return torch.outer(steps, rates)
 
 
 def _round_up(length: int) -> int:
@@ -52,7 +55,7 @@ class Sinusoidal(Positions):
 
 
 class Learned(Positions):
-    """A trained vector for each position up to a maximum (Gehring et al. 2017)."""
+    """A trained vector for each position up to a maximum (Gehring et al. 2017); ModelError beyond it."""
 
     def __init__(self, max_positions: int, d_model: int) -> None:
         super().__init__()
@@ -60,16 +63,22 @@ class Learned(Positions):
 
     def embed(self, x_BTD: Tensor, start: int) -> Tensor:
         length = x_BTD.shape[1]
-        assert start + length <= self.table.num_embeddings, "the recipe's cross-check bounds every length"
+        most = self.table.num_embeddings
+        if start + length > most:
+            raise ModelError(
+                f"a sentence of {start + length} tokens, EOS included, exceeds the {most} positions of this model",
+                "shorten it; or train with a larger model.max_positions, or with other model.positions than learned",
+            )
         return x_BTD + self.table.weight[start : start + length]
 
 
 @lru_cache(maxsize=32)
+@torch.inference_mode(False)
 def rotations(length: int, width: int, device: torch.device) -> tuple[Tensor, Tensor]:
     """cos_TE and sin_TE of the rotary angles, each pair (i, i + E/2) sharing one (Su et al. 2021, equation 34)."""
-    angles = _angles(length, width, device)
+    angles = _angles(length, width)
     doubled = torch.cat((angles, angles), dim=-1)
-    return doubled.cos(), doubled.sin()
+    return doubled.cos().float().to(device), doubled.sin().float().to(device)
 
 
 class Rotary(Positions):

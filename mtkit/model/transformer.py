@@ -124,5 +124,5 @@ class Transformer(nn.Module):
 
 
 def count_parameters(model: nn.Module) -> int:
-    """Trainable numbers, shared ones counted once."""
+    """How many numbers the weights hold, shared ones counted once."""
     return sum(weight.numel() for weight in model.parameters())

@@ -1,0 +1,93 @@
+"""Multi-head attention: weights that sum to one, and are the ones that are used."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from mtkit.model.attention import MultiHeadAttention
+
+
+def slow_attention(q_BHTE: Tensor, k_BHSE: Tensor, v_BHSE: Tensor, may_attend: Tensor) -> Tensor:
+    """softmax(q k / sqrt(E)) v for each sentence, head and query by itself; rows_BTD, heads side by side."""
+    B, H, T, E = q_BHTE.shape
+    rows = torch.zeros(B, T, H * E, dtype=q_BHTE.dtype)
+    for b in range(B):
+        for h in range(H):
+            for t in range(T):
+                seen = may_attend[b, t].nonzero().flatten()
+                scores = torch.stack([q_BHTE[b, h, t] @ k_BHSE[b, h, s] for s in seen]) / E**0.5
+                mixed = sum(p * v_BHSE[b, h, s] for p, s in zip(scores.softmax(0), seen, strict=True))
+                rows[b, t, h * E : (h + 1) * E] = mixed
+    return rows
+
+
+def without_output_map(d_model: int, heads: int, dropout: float = 0.0) -> MultiHeadAttention:
+    """An attention whose last linear map changes nothing."""
+    attention = MultiHeadAttention(d_model, heads, dropout).double()
+    with torch.no_grad():
+        attention.output.weight.copy_(torch.eye(d_model))
+        attention.output.bias.zero_()
+    return attention
+
+
+def test_equals_a_slow_loop() -> None:
+    torch.manual_seed(1)
+    attention = without_output_map(12, 3)
+    x_BTD, y_BSD = torch.randn(2, 5, 12).double(), torch.randn(2, 5, 12).double()
+    q, (k, v) = attention.queries(x_BTD), attention.keys_values(y_BSD)
+    real_BS = torch.tensor([[True] * 5, [True, True, False, True, False]])
+    mixed = attention(q, k, v, real_BS[:, None, None, :], causal=False)
+    torch.testing.assert_close(mixed, slow_attention(q, k, v, real_BS[:, None].expand(2, 5, 5)))
+    mixed = attention(q, k, v, None, causal=True)
+    torch.testing.assert_close(mixed, slow_attention(q, k, v, torch.ones(2, 5, 5).tril().bool()))
+
+
+def test_maps_are_stacked_in_the_order_queries_keys_values() -> None:
+    torch.manual_seed(1)
+    attention = MultiHeadAttention(8, 2, 0.0)
+    x_BTD = torch.randn(2, 3, 8)
+    whole = nn.functional.linear(x_BTD, attention.input.weight, attention.input.bias)
+    together = attention.queries_keys_values(x_BTD)
+    for part, expected in zip(together, whole.chunk(3, -1), strict=True):
+        torch.testing.assert_close(part.transpose(1, 2).flatten(2), expected)
+    for part, expected in zip((attention.queries(x_BTD), *attention.keys_values(x_BTD)), together, strict=True):
+        torch.testing.assert_close(part, expected)
+
+
+def test_weights_sum_to_one_and_are_those_used() -> None:
+    """With the unit vectors as values, what comes out of a head is its weights."""
+    torch.manual_seed(1)
+    attention = without_output_map(8, 2).float()
+    q, k = torch.randn(3, 2, 5, 4), torch.randn(3, 2, 4, 4)
+    v = torch.eye(4).expand(3, 2, 4, 4)
+    real_B11S = torch.tensor([[1, 1, 1, 1], [1, 1, 0, 0], [1, 0, 1, 0]]).bool()[:, None, None, :]
+    for mask in (None, real_B11S):
+        weights_BHTS = attention.weights(q, k, mask)
+        torch.testing.assert_close(weights_BHTS.sum(-1), torch.ones(3, 2, 5))
+        used = attention(q, k, v, mask, causal=False).unflatten(-1, (2, 4)).transpose(1, 2)
+        torch.testing.assert_close(weights_BHTS, used)
+    assert (weights_BHTS.masked_select(~real_B11S) == 0).all()
+
+
+def test_low_precision_is_raised_for_the_attention_itself() -> None:
+    """Under autocast the maps run in bfloat16, softmax and sums in float32."""
+    torch.manual_seed(1)
+    attention = MultiHeadAttention(8, 2, 0.0)
+    x_BTD = torch.randn(2, 6, 8)
+    exact = attention(*attention.queries_keys_values(x_BTD), None, causal=True)
+    with torch.autocast("cpu", torch.bfloat16):
+        parts = attention.queries_keys_values(x_BTD)
+        rough = attention(*parts, None, causal=True)
+    assert {part.dtype for part in parts} == {rough.dtype} == {torch.bfloat16}
+    torch.testing.assert_close(rough.float(), exact, rtol=0, atol=0.02)
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_dropout_acts_in_training_alone(training: bool) -> None:
+    torch.manual_seed(1)
+    attention = without_output_map(8, 2, dropout=0.5).train(training)
+    parts = attention.queries_keys_values(torch.randn(2, 6, 8).double())
+    expected = slow_attention(*parts, torch.ones(2, 6, 6).bool())
+    draws = torch.stack([attention(*parts, None, causal=False) for _ in range(400)])
+    assert torch.allclose(draws[0], expected) != training
+    torch.testing.assert_close(draws.mean(0), expected, rtol=0, atol=0.15)
