@@ -6,23 +6,10 @@ Shapes: N real target positions, D d_model, V vocabulary.
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 CHUNK = 512
-
-
-def label_smoothed_nll(logits_NV: Tensor, targets_N: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """Sums over N of the smoothed loss and of the plain negative log-likelihood, in nats.
-
-    loss = (1 - s) * -log p(target) + s * mean over all V ids of -log p(v) (Szegedy et al. 2016, section 7; the mass s
-    is spread over all V ids, as F.cross_entropy does).
-    """
-    logits_NV = logits_NV.float()
-    smoothed = F.cross_entropy(logits_NV, targets_N, reduction="sum", label_smoothing=smoothing)
-    with torch.no_grad():
-        plain = F.cross_entropy(logits_NV, targets_N, reduction="sum")
-    return smoothed, plain
 
 
 class _ChunkedLoss(torch.autograd.Function):
@@ -35,7 +22,7 @@ class _ChunkedLoss(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, smoothing: float) -> Any:
         vocabulary = weight_VD.shape[0]
-        hidden_ND = hidden_ND.float()
+        hidden_ND = hidden_ND.to(weight_VD.dtype)
         needed = any(ctx.needs_input_grad[:2])
         grad_hidden = torch.empty_like(hidden_ND) if needed else None
         grad_weight = torch.zeros_like(weight_VD) if needed else None
@@ -61,15 +48,18 @@ class _ChunkedLoss(torch.autograd.Function):
         return smoothed, plain
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> Any:
         grad_hidden, grad_weight = ctx.saved_tensors
         return grad_hidden * grads[0], grad_weight * grads[0], None, None
 
 
 def projected_nll(hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
-    """`label_smoothed_nll(hidden @ weight.T, targets)`, in float32, without ever holding all logits.
+    """Sums over N of the smoothed loss, with gradients, and of the plain negative log-likelihood, without; in nats.
 
-    Returns the sums of the smoothed loss, with gradients, and of the plain one, without.
+    loss = (1 - s) * -log p(target) + s * mean over all V ids of -log p(v), where p = softmax(hidden W^T) (Szegedy et
+    al. 2016, section 7; the mass s is spread over all V ids, as F.cross_entropy does). Computed in the precision of
+    the weight, without ever holding all logits.
     """
     with torch.autocast(hidden_ND.device.type, enabled=False):
         smoothed, plain = _ChunkedLoss.apply(hidden_ND, weight_VD, targets_N, smoothing)

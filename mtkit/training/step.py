@@ -1,5 +1,6 @@
 """One update: forward and backward over one or more batches, then one move of the optimizer."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,6 +37,8 @@ class StepSettings:
     label_smoothing: float
     clip_norm: float | None
     dtype: torch.dtype | None
+    max_nll: float = math.inf
+    """A mean negative log-likelihood above this, in nats a token, counts as a number gone bad."""
 
 
 def batch_loss(model: nn.Module, output_VD: Tensor, batch: Batch, settings: StepSettings) -> tuple[Tensor, Tensor]:
@@ -58,8 +61,8 @@ def train_step(
     """One update on `batches` together: the gradient is that of the mean loss over all their target tokens.
 
     `core` holds the weights; `model` is what is called, `core` itself or its compiled form. Dropout depends on
-    (seed, step, rank) alone. When the gradient is not finite nothing moves and `applied` is False. Mutates weights,
-    optimizer, scaler and torch's random state.
+    (seed, step, rank) alone. When loss or gradient is not finite, or the loss exceeds `max_nll`, nothing moves and
+    `applied` is False. Mutates weights, optimizer, scaler and torch's random state.
     """
     torch.manual_seed(key_seed(settings.seed, "step", step, settings.rank))
     parameters = [weight for weight in core.parameters() if weight.requires_grad]
@@ -75,10 +78,10 @@ def train_step(
     scaler.unscale_(optimizer)
     norm = global_norm(parameters)
     norm_value, loss, nll = torch.stack((norm, loss_sum, nll_sum)).tolist()
-    finite = all(torch.isfinite(torch.tensor((norm_value, loss))).tolist())
-    if finite and settings.clip_norm is not None:
+    sound = math.isfinite(norm_value) and math.isfinite(loss) and nll <= settings.max_nll * tokens
+    if sound and settings.clip_norm is not None:
         clip_gradient(parameters, norm, settings.clip_norm)
-    if finite:
+    if sound:
         scaler.step(optimizer)
     scaler.update()
     return StepReport(
@@ -88,5 +91,5 @@ def train_step(
         source_tokens=sum(batch.source_tokens for batch in batches),
         cells=sum(batch.cells for batch in batches),
         gradient_norm=norm_value,
-        applied=finite,
+        applied=sound,
     )
