@@ -18,7 +18,8 @@ def plan(
     """Batches of one epoch, as arrays of indices into the lengths; every index occurs exactly once.
 
     Lengths are in tokens with EOS. A batch of R pairs fills at most `max_tokens` cells on either side:
-    R * longest <= max_tokens. Equal arguments give equal batches on every machine.
+    R * longest <= max_tokens; a pair that exceeds it all by itself is a batch. Equal arguments give equal batches on
+    every machine.
     """
     rng = np.random.default_rng([seed, epoch, 1])
     order = rng.permutation(len(source_lengths))
@@ -65,14 +66,15 @@ def _cut(indices: np.ndarray, longer: np.ndarray, batching: Batching) -> list[np
 def epoch_indices(sizes: Sequence[int], weights: Sequence[float], seed: int, epoch: int) -> np.ndarray:
     """Which pairs an epoch sees, as indices into the corpora laid end to end.
 
-    A corpus of weight w contributes each pair floor(w) times, and a random share w - floor(w) of its pairs once more.
+    A corpus of n pairs and weight w contributes round(w * n) in all, and at least one: each pair floor(w) times, and
+    random ones once more.
     """
     parts = []
     begin = 0
     for number, (size, weight) in enumerate(zip(sizes, weights, strict=True)):
         whole = int(weight)
         parts += [np.arange(begin, begin + size)] * whole
-        extra = round((weight - whole) * size)
+        extra = max(round(weight * size), min(size, 1)) - whole * size
         if extra:
             rng = np.random.default_rng([seed, epoch, 2, number])
             parts.append(begin + np.sort(rng.choice(size, extra, replace=False)))
