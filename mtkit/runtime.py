@@ -5,9 +5,7 @@ import ctypes
 import hashlib
 import os
 import platform
-import resource
 import sys
-from collections.abc import Iterator
 
 import torch
 
@@ -34,10 +32,23 @@ def tune_allocator() -> bool:
 
 
 def set_threads(threads: int | None) -> int:
-    """Use so many CPU threads, by default one a core that this process may use; returns the number."""
-    count = threads or int(os.environ.get("OMP_NUM_THREADS") or 0) or len(os.sched_getaffinity(0))
+    """Use so many CPU threads, by default OMP_NUM_THREADS or one a core that this process may use; returns how many."""
+    count = threads or _openmp_threads() or usable_cores()
     torch.set_num_threads(count)
     return count
+
+
+def _openmp_threads() -> int:
+    """OMP_NUM_THREADS, of which OpenMP also allows a list, one number a nesting level; 0 where it says nothing."""
+    first = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
+    return int(first) if first.isascii() and first.isdigit() else 0
+
+
+def usable_cores() -> int:
+    """The cores that this process may use; where the system does not tell (macOS, Windows), all cores."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def resolve_device(name: str) -> torch.device:
@@ -52,7 +63,7 @@ def resolve_device(name: str) -> torch.device:
     try:
         device = torch.device(name)
     except RuntimeError:
-        raise UsageError(f"--device {name}: not a device", "use auto, cpu, cuda, cuda:N or mps") from None
+        raise UsageError(f"device {name!r} is not known", "use auto, cpu, cuda, cuda:N or mps") from None
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise UsageError(
             f"device {name} is not there; visible: {visible_devices()}",
@@ -61,8 +72,8 @@ def resolve_device(name: str) -> torch.device:
     if device.type == "mps" and not torch.backends.mps.is_available():
         raise UsageError(f"device mps is not there; visible: {visible_devices()}", "device cpu runs everywhere")
     if device.type not in ("cpu", "cuda", "mps"):
-        raise UsageError(f"--device {name}: not a device of mtkit", "use auto, cpu, cuda, cuda:N or mps")
-    return torch.device("cuda", device.index or 0) if device.type == "cuda" else device
+        raise UsageError(f"device {name!r} is not one of mtkit's", "use auto, cpu, cuda, cuda:N or mps")
+    return torch.device("cuda", device.index or 0) if device.type == "cuda" else torch.device(device.type)
 
 
 def visible_devices() -> str:
@@ -85,9 +96,18 @@ def cpu_has_bf16() -> bool:
 
 
 def autocast_dtype(precision: str, device: torch.device) -> torch.dtype | None:
-    """The low precision of matrix products for fp32, bf16, fp16 or auto on `device`; None is float32 throughout."""
+    """The low precision of matrix products for fp32, bf16, fp16 or auto on `device`; None is float32 throughout.
+
+    auto is bf16 where the hardware has it; emulated bf16 would be slower than float32.
+    """
     if precision == "auto":
-        supported = cpu_has_bf16() if device.type == "cpu" else device.type == "cuda" and torch.cuda.is_bf16_supported()
+        match device.type:
+            case "cpu":
+                supported = cpu_has_bf16()
+            case "cuda":
+                supported = torch.cuda.is_bf16_supported(including_emulation=False)
+            case _:
+                supported = False
         return torch.bfloat16 if supported else None
     return {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[precision]
 
@@ -105,19 +125,13 @@ def key_seed(*key: int | str) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
-@contextlib.contextmanager
-def keep_random_state() -> Iterator[None]:
-    """Leave torch's global random state on the CPU as it was before the block."""
-    state = torch.random.get_rng_state()
-    try:
-        yield
-    finally:
-        torch.random.set_rng_state(state)
-
-
 def peak_memory(device: torch.device) -> int:
-    """Most bytes used so far: of GPU memory on CUDA, else of this process's resident memory."""
+    """Most bytes used so far: of GPU memory on CUDA, else of this process's resident memory; 0 if unknown (Windows)."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device)
+    try:
+        import resource
+    except ImportError:
+        return 0
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
