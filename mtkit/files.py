@@ -134,26 +134,33 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[A
 def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Give an empty folder beside `path`; on success sync its files and put it in `path`'s place.
 
-    An older `path` is moved aside first and deleted last, so that a kill leaves the old or the new folder, whole.
-    When the body raises, `path` is as it was.
+    An older `path` is moved aside first and deleted last; a kill in the instant between the two renames leaves none,
+    never half of one. When anything raises, `path` is as it was.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part"))
+    old = None
     try:
         yield part
-        for file in sorted(part.rglob("*")):
-            if file.is_file():
-                with open(file, "rb") as stream:
+        for entry in sorted(part.rglob("*")):
+            if entry.is_dir():
+                sync_folder(entry)
+            else:
+                with open(entry, "rb") as stream:
                     os.fsync(stream.fileno())
         part.chmod(0o777 & ~_umask())
-        old = None
+        sync_folder(part)
         if path.exists():
             old = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".old"))
             os.replace(path, old / "was")
         os.replace(part, path)
     except BaseException:
+        if old is not None and (old / "was").exists() and not path.exists():
+            os.replace(old / "was", path)
         shutil.rmtree(part, ignore_errors=True)
+        if old is not None:
+            shutil.rmtree(old, ignore_errors=True)
         raise
     sync_folder(path.parent)
     if old is not None:

@@ -106,3 +106,19 @@ def tiny_tokenizers(tiny_corpus: TinyCorpus, tmp_path_factory: pytest.TempPathFa
     """A joint vocabulary of 120 pieces with the symbol <news>."""
     folder = tmp_path_factory.mktemp("tokenizers")
     return train(TokenizerSection(vocab_size=120), tiny_corpus.source, tiny_corpus.target, ["<news>"], folder)
+
+
+@pytest.fixture(scope="session")
+def prepared_run(tiny_corpus: TinyCorpus, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder with the tokenizer and the shards of the invented corpus. Read only: `runs` makes copies."""
+    from toy_run import prepare
+
+    return prepare(tiny_corpus, tmp_path_factory.mktemp("prepared") / "run")
+
+
+@pytest.fixture
+def runs(tiny_corpus: TinyCorpus, prepared_run: Path, tmp_path: Path) -> Any:
+    """Run folders of this test's own, ready to train in: see toy_run.Runs."""
+    from toy_run import Runs
+
+    return Runs(tiny_corpus, prepared_run, tmp_path)

@@ -12,7 +12,9 @@ ROWS = {
     "mtkit": 0,
     "mtkit.errors": 0,
     "mtkit.ids": 0,
+    "mtkit.figures": 1,
     "mtkit.files": 1,
+    "mtkit.folders": 1,
     "mtkit.formats": 1,
     "mtkit.lineage": 1,
     "mtkit.lines": 1,
@@ -27,9 +29,11 @@ ROWS = {
     "mtkit.evaluate": 2,
     "mtkit.text": 2,
     "mtkit.data": 3,
+    "mtkit.describe": 3,
     "mtkit.model": 3,
     "mtkit.search": 3,
     "mtkit.checkpoint": 4,
+    "mtkit.stages": 4,
     "mtkit.training.loss": 4,
     "mtkit.training.optimizer": 4,
     "mtkit.training.schedule": 4,
@@ -42,7 +46,15 @@ ROWS = {
 }
 """The rows of the architecture; a module that is not listed stands where its package stands."""
 
-FREE_OF_TORCH = ("mtkit.evaluate", "mtkit.text", "mtkit.data.fetch", "mtkit.data.corpus", "mtkit.data.filters")
+FREE_OF_TORCH = (
+    "mtkit.data.corpus",
+    "mtkit.data.fetch",
+    "mtkit.data.filters",
+    "mtkit.describe",
+    "mtkit.evaluate",
+    "mtkit.stages",
+    "mtkit.text",
+)
 
 
 def name_of(path: Path) -> str:

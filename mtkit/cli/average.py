@@ -36,7 +36,7 @@ def average(
     Example: mtkit average runs/quickstart --select last --checkpoints 3
     """
     from mtkit import pipeline
-    from mtkit.checkpoint import RunFolder
+    from mtkit.folders import RunFolder
     from mtkit.recipe import Recipe
 
     if select not in (None, "best", "last"):

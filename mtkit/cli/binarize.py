@@ -25,10 +25,9 @@ def binarize(
 
     Example: mtkit binarize recipes/quickstart.yaml --set filters.max_ratio=4 --set filters.drop_duplicates=true
     """
-    from mtkit.data.binarize import binarize as make_shards
+    from mtkit.stages import make_shards
     from mtkit.text.tokenizer import Tokenizers
 
     loaded = load_recipe(recipe, overrides)
-    run = Path(loaded.run_dir)
-    report = make_shards(loaded, Tokenizers.load(run), run / "shards", workers)
+    report = make_shards(loaded, Tokenizers.load(Path(loaded.run_dir)), workers)
     print(json.dumps(report.to_json(), ensure_ascii=False, indent=2) if as_json else report.render())

@@ -9,13 +9,13 @@ def tokenizer(recipe: RecipeArgument, overrides: SetOption = []) -> None:  # noq
     """Train the BPE tokenizer of a recipe into its run folder, replacing an older one only when all went well.
 
     The settings are the recipe's `tokenizer` section: vocab_size in entries, special ids included; max_sentences in
-    sentences of both languages together. The corpora are checked first: unequal line counts and bad UTF-8 are refused.
+    sentences of both languages together. The corpora are checked first: unequal line counts and bad UTF-8 are refused;
+    so is a run folder with checkpoints of another tokenizer.
 
     Example: mtkit tokenizer recipes/quickstart.yaml --set tokenizer.vocab_size=4000
     """
-    from mtkit.data.vocabulary import train_tokenizer
+    from mtkit.stages import make_tokenizer
 
     loaded = load_recipe(recipe, overrides)
-    folder = Path(loaded.run_dir)
-    for path, made in train_tokenizer(loaded, folder).files(folder):
+    for path, made in make_tokenizer(loaded).files(Path(loaded.run_dir)):
         print(f"{path}: {made.size} entries, {made.normalization}, sha256 {made.sha256}")

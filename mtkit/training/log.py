@@ -4,11 +4,15 @@ import datetime
 import logging
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from mtkit.figures import duration
 from mtkit.files import append_json_line
 from mtkit.runtime import peak_memory
 from mtkit.training.step import StepReport
@@ -21,51 +25,82 @@ def perplexity(nll: float) -> float:
     return math.exp(nll) if nll < 700 else math.inf
 
 
+@dataclass(slots=True)
+class Window:
+    """What has added up since the last line of the log; part of the state, so that a resumed run logs the same."""
+
+    updates: int = 0
+    loss: float = 0.0
+    nll: float = 0.0
+    target_tokens: int = 0
+    source_tokens: int = 0
+    cells: int = 0
+    gradient_norm: float = 0.0
+
+    def add(self, report: StepReport) -> None:
+        """Count one update."""
+        self.updates += 1
+        self.loss += report.loss
+        self.nll += report.nll
+        self.target_tokens += report.target_tokens
+        self.source_tokens += report.source_tokens
+        self.cells += report.cells
+        self.gradient_norm = report.gradient_norm
+
+    def row(self) -> dict[str, float]:
+        """Means over the target tokens, the last gradient norm, and the share of padding of both sides together."""
+        nll = self.nll / self.target_tokens
+        return {
+            "loss": self.loss / self.target_tokens,
+            "nll": nll,
+            "perplexity": perplexity(nll),
+            "gradient_norm": self.gradient_norm,
+            "padding_share": 1 - (self.target_tokens + self.source_tokens) / self.cells,
+        }
+
+
 class Metrics:
-    """Adds up step reports between two lines of the log, and writes events to metrics.jsonl."""
+    """Writes events to metrics.jsonl and lines to the console; keeps the clock that speeds are measured by."""
 
     def __init__(self, path: Path, device: torch.device, max_steps: int) -> None:
         self.path = path
         self.device = device
         self.max_steps = max_steps
-        self.reports: list[StepReport] = []
-        self.since = time.perf_counter()
+        self._start_clock()
+
+    def _start_clock(self) -> None:
+        self._since, self._tokens, self._updates = time.perf_counter(), 0, 0
 
     def event(self, kind: str, **values: Any) -> None:
         """Append one event with the time of day."""
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-        append_json_line(self.path, {"event": kind, "time": now, **{k: _json(v) for k, v in values.items()}})
+        append_json_line(self.path, {"event": kind, "time": now, **finite(values)})
 
     def add(self, report: StepReport) -> None:
-        """Count one update."""
-        self.reports.append(report)
+        """Count one update for the speed."""
+        self._tokens += report.target_tokens
+        self._updates += 1
 
-    def restart_clock(self) -> None:
-        """Leave the time since the last line out of the speed: it went into validation or saving."""
-        self.reports.clear()
-        self.since = time.perf_counter()
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Leave what happens inside, validation or saving, out of the speed."""
+        began = time.perf_counter()
+        yield
+        self._since += time.perf_counter() - began
 
-    def flush(self, step: int, epoch: int, rate: float) -> None:
-        """Write what has added up since the last call, to the file and to the console."""
-        if not self.reports:
-            return
-        seconds = max(time.perf_counter() - self.since, 1e-9)
-        tokens = sum(report.target_tokens for report in self.reports)
-        cells = sum(report.cells for report in self.reports)
-        real = tokens + sum(report.source_tokens for report in self.reports)
-        nll = sum(report.nll for report in self.reports) / tokens
+    def flush(self, window: Window, step: int, epoch: int, rate: float) -> Window:
+        """Write the window to the file and to the console; returns a new one."""
+        if not window.updates:
+            return window
+        seconds = max(time.perf_counter() - self._since, 1e-9)
         row = {
             "step": step,
             "epoch": epoch,
-            "loss": sum(report.loss for report in self.reports) / tokens,
-            "nll": nll,
-            "perplexity": perplexity(nll),
             "learning_rate": rate,
-            "gradient_norm": self.reports[-1].gradient_norm,
-            "target_tokens_per_second": tokens / seconds,
-            "padding_share": 1 - real / cells,
+            **window.row(),
+            "target_tokens_per_second": self._tokens / seconds,
             "peak_memory_bytes": peak_memory(self.device),
-            "seconds_left": seconds / len(self.reports) * max(0, self.max_steps - step),
+            "seconds_left": seconds / max(1, self._updates) * max(0, self.max_steps - step),
         }
         self.event("train", **row)
         log.info(
@@ -83,23 +118,18 @@ class Metrics:
             row["peak_memory_bytes"] / 1e9,
             duration(row["seconds_left"]),
         )
-        self.restart_clock()
+        self._start_clock()
+        return Window()
 
 
-def duration(seconds: float) -> str:
-    """Seconds in words of one unit or two.
+def finite(value: Any) -> Any:
+    """The same JSON value with null for every number that JSON has no sign for: infinities and NaN.
 
-    >>> duration(42), duration(754), duration(7500)
-    ('42 s', '12 min 34 s', '2 h 05 min')
+    >>> finite({"a": [1.5, float("nan")]})
+    {'a': [1.5, None]}
     """
-    whole = round(seconds)
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60:02d} s"
-    return f"{whole // 3600} h {whole % 3600 // 60:02d} min"
-
-
-def _json(value: Any) -> Any:
-    """JSON has no infinities; they become null."""
+    if isinstance(value, dict):
+        return {key: finite(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(inner) for inner in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -6,12 +6,15 @@ import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
-from mtkit.checkpoint import RunFolder, load_checkpoint
+from mtkit.checkpoint import load_checkpoint
 from mtkit.errors import ModelError, RecipeError, TrainingError
 from mtkit.files import atomic_write
+from mtkit.folders import RunFolder, set_aside
+from mtkit.lineage import differences
 from mtkit.recipe import Recipe
+from mtkit.sections.training import Cosine, Linear
+from mtkit.training.schedule import learning_rate
 from mtkit.training.state import Learner, TrainState
 
 log = logging.getLogger(__name__)
@@ -41,24 +44,11 @@ CHANGEABLE = (
     "training.validate_every_steps",
     "training.validate_sentences",
 )
-"""Keys that may change between two starts of one run; all others decide what the run computes."""
+"""Keys that may change between two starts of one run; all others decide what the run computes.
 
-
-def changed_keys(before: Recipe, after: Recipe) -> dict[str, tuple[Any, Any]]:
-    """The dotted keys whose values differ, each with its old and new value."""
-    old, new = _flat(before.model_dump(mode="json")), _flat(after.model_dump(mode="json"))
-    return {
-        key: (old.get(key), new.get(key)) for key in sorted(old.keys() | new.keys()) if old.get(key) != new.get(key)
-    }
-
-
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    if not isinstance(value, dict) or not value:
-        return {prefix: value}
-    flat: dict[str, Any] = {}
-    for key, inner in value.items():
-        flat |= _flat(inner, f"{prefix}.{key}" if prefix else str(key))
-    return flat
+The linear and the cosine schedule end at training.max_steps. When it changes under them, the updates still to come
+follow the new curve, and the log says at which rate: the result is that of neither recipe run through from the start.
+"""
 
 
 def may_change(key: str) -> bool:
@@ -66,22 +56,47 @@ def may_change(key: str) -> bool:
     return any(key == name or key.startswith(f"{name}.") for name in CHANGEABLE)
 
 
-def check_recipe(run: RunFolder, recipe: Recipe) -> None:
-    """Compare the recipe with the run's own, and keep the new one.
+def compare_recipe(run: RunFolder, recipe: Recipe) -> None:
+    """Compare the recipe with that of the checkpoints, if there are any, and log what has changed.
 
     Raises RecipeError naming every changed key that would make the rest of the run another run.
     """
-    if run.recipe.is_file():
-        changes = changed_keys(Recipe.load(run.recipe), recipe)
-        fatal = {key: values for key, values in changes.items() if not may_change(key)}
-        if fatal:
-            rows = "".join(f"\n  {key}: {old!r} -> {new!r}" for key, (old, new) in fatal.items())
-            raise RecipeError(
-                f"{run.path}: the run was started with another recipe; these keys cannot change half-way:{rows}",
-                "set them back, or start anew: --fresh deletes the run's checkpoints, run_dir=OTHER keeps them",
-            )
-        for key, (old, new) in changes.items():
-            log.info("recipe: %s is now %r (was %r)", key, new, old)
+    steps = run.steps()
+    if not steps:
+        return
+    if not run.recipe.is_file():
+        raise RecipeError(
+            f"{run.path}: there are checkpoints, and {run.recipe.name}, which tells what they are, is missing",
+            "restore it, or start anew: --fresh deletes the run's checkpoints, --set run_dir=OTHER keeps them",
+        )
+    before = Recipe.load(run.recipe)
+    changes = differences(before.model_dump(mode="json"), recipe.model_dump(mode="json"))
+    fatal = {key: values for key, values in changes.items() if not may_change(key)}
+    if fatal:
+        rows = "".join(f"\n  {key}: {old!r} -> {new!r}" for key, (old, new) in fatal.items())
+        raise RecipeError(
+            f"{run.path}: the run was started with another recipe; these keys cannot change half-way:{rows}",
+            "set them back, or start anew: --fresh deletes the run's checkpoints, --set run_dir=OTHER keeps them",
+        )
+    for key, (old, new) in changes.items():
+        log.info("recipe: %s is now %r (was %r)", key, new, old)
+    if "training.max_steps" in changes and isinstance(recipe.schedule, Cosine | Linear):
+        rates = [
+            learning_rate(one.schedule, steps[-1] + 1, one.training.max_steps, one.model.d_model)
+            for one in (before, recipe)
+        ]
+        log.warning(
+            "schedule %s ends at training.max_steps, which has changed: the next rate is %.3e instead of %.3e, "
+            "and the result is not that of a run with %d steps from the start",
+            recipe.schedule.name,
+            rates[1],
+            rates[0],
+            recipe.training.max_steps,
+        )
+
+
+def keep_recipe(run: RunFolder, recipe: Recipe) -> None:
+    """Write the recipe, with every setting spelt out, into the run folder."""
     with atomic_write(run.recipe) as stream:
         stream.write(recipe.dump())
 
@@ -89,21 +104,33 @@ def check_recipe(run: RunFolder, recipe: Recipe) -> None:
 def restore_newest(run: RunFolder, learner: Learner) -> TrainState | None:
     """Put the newest sound checkpoint into the learner (mutates it); None when there is no checkpoint.
 
-    A damaged checkpoint is named and passed over. Raises TrainingError when all are damaged.
+    A checkpoint that cannot be read is named, renamed so that it counts no longer, and passed over for the one before.
+    Raises TrainingError when none can be read.
     """
     steps = run.steps()
+    unreadable = []
     for step in reversed(steps):
         folder = run.checkpoint(step)
         try:
             weights, tensors, document = load_checkpoint(folder)
         except ModelError as error:
-            log.warning("%s; it is passed over for the one before", error.message)
+            log.warning("%s; it is passed over for the checkpoint before", error.message)
+            unreadable.append(step)
             continue
+        if document["tokenizer_sha256"] != learner.tokenizers.sha256:
+            raise ModelError(
+                f"{folder}: was trained with the tokenizer {document['tokenizer_sha256'][:12]}..., the run folder now "
+                f"holds {learner.tokenizers.sha256[:12]}...",
+                "put the old tokenizer back, or start anew with --fresh",
+            )
         learner.restore(weights, tensors, document["scaler"])
-        return TrainState(**document["train"])
+        for other in unreadable:
+            log.warning("%s", f"{run.checkpoint(other)} is now {set_aside(run, other).name}, and can be deleted")
+        return TrainState.from_dict(document["train"])
     if steps:
+        count = "the only checkpoint there" if len(steps) == 1 else f"none of the {len(steps)} checkpoints there"
         raise TrainingError(
-            f"{run.checkpoints}: none of the {len(steps)} checkpoints can be read",
+            f"{run.checkpoints}: {count} can{'not' if len(steps) == 1 else ''} be read",
             "restore one from a backup, or start anew with --fresh",
         )
     return None
@@ -113,18 +140,21 @@ def restore_newest(run: RunFolder, learner: Learner) -> TrainState | None:
 def locked(run: RunFolder) -> Iterator[None]:
     """Hold the run folder's lock; the system lets go of it when the process ends, however it ends.
 
-    Raises TrainingError, naming host and process, when another process is at work in the folder.
+    So a lock file that is left behind blocks nobody. Raises TrainingError, naming process and host, when another
+    process is at work in the folder.
     """
     run.path.mkdir(parents=True, exist_ok=True)
     with open(run.path / "lock", "a+", encoding="utf-8") as stream:
         try:
             fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        except BlockingIOError:
             stream.seek(0)
             raise TrainingError(
-                f"{run.path}: another process is training here ({stream.read().strip() or 'unknown'})",
-                "wait until it has ended, stop it, or choose another run_dir",
+                f"{run.path}: another process is at work here ({stream.read().strip() or 'unknown'})",
+                "wait until it has ended, stop it, or choose another folder with --set run_dir=OTHER",
             ) from None
+        except OSError as error:
+            log.warning("%s: cannot be locked (%s); see to it that no other process works here", run.path, error)
         stream.truncate(0)
         stream.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         stream.flush()

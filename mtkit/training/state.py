@@ -2,24 +2,27 @@
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
+from mtkit.average import rank
 from mtkit.checkpoint import build_model, set_weights, weights_of
 from mtkit.errors import ModelError, UsageError
 from mtkit.model.transformer import Transformer
 from mtkit.recipe import Recipe
 from mtkit.runtime import autocast_dtype, key_seed, resolve_device
 from mtkit.text.tokenizer import Tokenizers
+from mtkit.training.bad_numbers import LossTrack, largest_nll
+from mtkit.training.log import Window
 from mtkit.training.optimizer import MovingAverage, make_optimizer
 from mtkit.training.step import StepSettings
 
 
 @dataclass(slots=True)
 class TrainState:
-    """Where training stands. `batch` is the next batch of `epoch`; `validations` holds a row for each one."""
+    """Where training stands. `batch` is the next batch of `epoch`; `validations` holds a row of scores for each one."""
 
     step: int = 0
     epoch: int = 0
@@ -29,23 +32,32 @@ class TrainState:
     seconds: float = 0.0
     target_tokens: int = 0
     validations: list[dict[str, Any]] = field(default_factory=list)
+    window: Window = field(default_factory=Window)
+    losses: LossTrack = field(default_factory=LossTrack)
 
     def as_dict(self) -> dict[str, Any]:
         """The same for JSON."""
         return asdict(self)
 
-    def best(self) -> dict[str, Any] | None:
-        """The validation with the highest rank, the earliest of equals; None before the first."""
-        return max(self.validations, key=lambda row: row["rank"], default=None)
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> Self:
+        """The state that `as_dict` gave."""
+        parts = {"window": Window(**values["window"]), "losses": LossTrack(**values["losses"])}
+        return cls(**{**values, **parts})
 
-    def validations_since_best(self) -> int:
+    def scores_at(self, step: int) -> dict[str, Any]:
+        """The row of the validation after update `step`; empty when there was none."""
+        return next((row for row in self.validations if row["step"] == step), {})
+
+    def best_step(self, metric: str) -> int | None:
+        """The step of the best validation by `metric`, the earliest of equals; None before the first."""
+        best = max(self.validations, key=lambda row: rank(row, metric), default=None)
+        return None if best is None else int(best["step"])
+
+    def validations_since_best(self, metric: str) -> int:
         """How many validations in a row have brought no new best."""
-        best = self.best()
-        return 0 if best is None else sum(row["step"] > best["step"] for row in self.validations)
-
-    def rank_at(self, step: int) -> float | None:
-        """The rank of the validation after update `step`, if there was one."""
-        return next((row["rank"] for row in self.validations if row["step"] == step), None)
+        best = self.best_step(metric)
+        return 0 if best is None else sum(row["step"] > best for row in self.validations)
 
 
 @dataclass(slots=True)
@@ -94,10 +106,10 @@ class Learner:
         """Take over what a checkpoint holds (mutates everything). Raises ModelError where it does not fit."""
         average = self.average
         learning = weights if average is None else _part(tensors, "weights.")
-        set_weights(self.core, learning, self.recipe_origin())
+        set_weights(self.core, learning, self.recipe.run_dir)
         if average is not None:
             if weights.keys() != weights_of(self.core).keys():
-                raise ModelError("the checkpoint's moving average does not fit the model")
+                raise ModelError(f"{self.recipe.run_dir}: the checkpoint's moving average does not fit the model")
             average.averages = [weights[name].to(self.device).clone() for name in weights_of(self.core)]
         states = _part(tensors, "optimizer.")
         for name, weight in zip(weights_of(self.core), self.parameters, strict=True):
@@ -109,10 +121,6 @@ class Learner:
                 self.optimizer.state[weight][key] = value.to(weight.device).clone()
         if scaler:
             self.scaler.load_state_dict(scaler)
-
-    def recipe_origin(self) -> Any:
-        """The run folder, for messages."""
-        return self.recipe.run_dir
 
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -146,5 +154,6 @@ def make_learner(recipe: Recipe, tokenizers: Tokenizers) -> Learner:
             label_smoothing=training.label_smoothing,
             clip_norm=recipe.optimizer.clip_norm,
             dtype=dtype,
+            max_nll=largest_nll(tokenizers.target.size),
         ),
     )

@@ -1,43 +1,40 @@
 """The training loop: step, log, validate, save."""
 
-import dataclasses
+import contextlib
 import logging
 import math
 import signal
-import time
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
-from typing import Any
+from time import perf_counter
 
-import numpy as np
 import torch
 
-from mtkit.checkpoint import RunFolder, remove_checkpoint, remove_leftovers, save_checkpoint
-from mtkit.data.batching import epoch_indices, plan
-from mtkit.data.loader import Batch, PairData, prefetch
-from mtkit.data.shards import find_shards, open_shard
+from mtkit.data.loader import PairData
 from mtkit.errors import ModelError, TrainingError
+from mtkit.figures import duration
+from mtkit.folders import RunFolder, remove_leftovers
 from mtkit.model.transformer import count_parameters
 from mtkit.recipe import Recipe
 from mtkit.runtime import set_threads, tune_allocator
-from mtkit.sections.data import Corpus
 from mtkit.text.tokenizer import Tokenizers
-from mtkit.training.log import Metrics, duration
+from mtkit.training.bad_numbers import ADVICE
+from mtkit.training.log import Metrics, finite
 from mtkit.training.optimizer import set_rate
-from mtkit.training.resume import check_recipe, locked, restore_newest
+from mtkit.training.resume import keep_recipe, restore_newest
+from mtkit.training.saving import save
 from mtkit.training.schedule import learning_rate
+from mtkit.training.signals import Signals
 from mtkit.training.state import Learner, TrainState, make_learner
 from mtkit.training.step import StepReport, train_step
-from mtkit.training.validate import ValidationText, read_validation, validate
+from mtkit.training.updates import Update, open_pairs, updates
+from mtkit.training.validate import Interrupted, ValidationText, check_validation, read_validation, validate
 
 log = logging.getLogger(__name__)
 
-DIVERGED = 4.0
-"""A token loss of so many times log V, the loss of guessing blindly, counts as a bad number."""
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True)
 class Outcome:
     """How training ended: `reason` in words, and the number of the signal that stopped it, if one did."""
 
@@ -46,54 +43,41 @@ class Outcome:
     signal_number: int | None = None
 
 
-class Signals:
-    """Turns the first SIGINT or SIGTERM into a wish to stop after the current update; the second stops at once."""
-
-    def __init__(self) -> None:
-        self.received: int | None = None
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> "Signals":
-        if signal.getsignal(signal.SIGINT) is not None:
-            for number in (signal.SIGINT, signal.SIGTERM):
-                try:
-                    self._before[number] = signal.signal(number, self._note)
-                except ValueError:
-                    log.debug("not in the main thread: signals keep their handlers")
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        if self.received is not None:
-            raise KeyboardInterrupt
-        self.received = number
-        log.warning("%s: finishing the update and saving; once more stops at once", signal.Signals(number).name)
-
-
 def train_model(recipe: Recipe, tokenizers: Tokenizers) -> Outcome:
     """Train a recipe from its run folder's shards, continuing from the newest checkpoint where there is one.
 
-    Writes checkpoints, metrics.jsonl and recipe.yaml into the run folder. On a CPU, a run that was stopped and
-    continued ends in the weights of the uninterrupted run, bit for bit.
-    Raises RecipeError when the recipe has changed too much to go on, TrainingError when the loss is no longer a number.
+    Writes checkpoints, metrics.jsonl and recipe.yaml into the run folder, whose lock the caller holds. On a CPU, a run
+    that was stopped and continued ends in the weights of the uninterrupted run, bit for bit.
+    Raises TrainingError when the loss is no longer a number, or a checkpoint cannot be read or written.
     """
     run = RunFolder(Path(recipe.run_dir))
-    with locked(run), Signals() as signals:
+    with Signals() as signals:
         tune_allocator()
         threads = set_threads(recipe.training.threads)
-        check_recipe(run, recipe)
         remove_leftovers(run)
+        keep_recipe(run, recipe)
         data = open_pairs(run.shards / "train", recipe.data.train)
         valid = open_pairs(run.shards / "valid", recipe.data.valid)
         for pairs in (data, valid):
             _check_vocabulary(run, pairs, tokenizers)
         learner = make_learner(recipe, tokenizers)
-        metrics = Metrics(run.metrics, learner.device, recipe.training.max_steps)
         state = restore_newest(run, learner)
-        metrics.event("resume" if state else "start", step=state.step if state else 0, recipe=recipe.sha256())
+        texts = read_validation(recipe)
+        loop = Loop(
+            learner=learner,
+            state=state or TrainState(),
+            run=run,
+            valid=valid,
+            texts=texts,
+            metrics=Metrics(run.metrics, learner.device, recipe.training.max_steps),
+            signals=signals,
+            saved=state.step if state else None,
+        )
+        if state is not None and loop.is_complete():
+            log.info("training: up to date after step %d (%s)", state.step, finished(state, recipe))
+            return Outcome(state, str(finished(state, recipe)))
+        check_validation(learner, valid, texts)
+        loop.metrics.event("resume" if state else "start", step=loop.state.step, recipe=recipe.sha256())
         log.info(
             "%s: %s parameters, %s pairs, %s, %s, %d threads",
             f"continuing after step {state.step}" if state else "training",
@@ -103,12 +87,7 @@ def train_model(recipe: Recipe, tokenizers: Tokenizers) -> Outcome:
             str(learner.settings.dtype or torch.float32).removeprefix("torch."),
             threads,
         )
-        return _loop(learner, state or TrainState(), run, data, valid, metrics, signals)
-
-
-def open_pairs(folder: Path, corpora: Sequence[Corpus]) -> PairData:
-    """The shards of some corpora, laid end to end in the recipe's order, so that corpora can be weighted."""
-    return PairData([open_shard(path) for corpus in corpora for path in find_shards(folder, corpus.name)])
+        return loop.go(data)
 
 
 def _check_vocabulary(run: RunFolder, data: PairData, tokenizers: Tokenizers) -> None:
@@ -120,98 +99,6 @@ def _check_vocabulary(run: RunFolder, data: PairData, tokenizers: Tokenizers) ->
             )
 
 
-def _loop(
-    learner: Learner,
-    state: TrainState,
-    run: RunFolder,
-    data: PairData,
-    valid: PairData,
-    metrics: Metrics,
-    signals: Signals,
-) -> Outcome:
-    """The loop itself; mutates learner and state."""
-    training = learner.recipe.training
-    texts = read_validation(learner.recipe)
-    saved = state.step if run.steps() else None
-    reason = finished(state, learner.recipe)
-    if reason is not None and state.step:
-        return Outcome(state, reason)
-    updates = epochs(learner.recipe, data, state)
-    began = time.perf_counter() - state.seconds
-    metrics.restart_clock()
-    while reason is None and signals.received is None and (update := next(updates, None)) is not None:
-        batches, state.epoch, state.batch = update
-        state.step += 1
-        rate = learning_rate(learner.recipe.schedule, state.step, training.max_steps, learner.recipe.model.d_model)
-        set_rate(learner.optimizer, rate)
-        report = train_step(
-            learner.model,
-            learner.core,
-            learner.optimizer,
-            learner.scaler,
-            batches,
-            state.step,
-            learner.settings,
-        )
-        _account(learner, state, report, metrics)
-        state.seconds = time.perf_counter() - began
-        if state.step % training.log_every_steps == 0:
-            metrics.flush(state.step, state.epoch, rate)
-        last = state.step >= training.max_steps
-        validated = bool(texts) and (last or state.step % training.validate_every_steps == 0)
-        if validated:
-            _validate(learner, state, valid, texts, metrics)
-            state.seconds = time.perf_counter() - began
-        every = training.save_every_steps
-        if last or (
-            validated if every is None and texts else state.step % (every or training.validate_every_steps) == 0
-        ):
-            saved = _save(learner, state, run, metrics)
-        reason = finished(state, learner.recipe)
-    updates.close()
-    if saved != state.step:
-        _save(learner, state, run, metrics)
-    reason = reason or (f"stopped by {signal.Signals(signals.received).name}" if signals.received else "max_epochs")
-    metrics.event("end", step=state.step, reason=reason, seconds=state.seconds)
-    log.info("training ended after step %d, %s (%s)", state.step, duration(state.seconds), reason)
-    return Outcome(state, reason, signals.received)
-
-
-def epochs(recipe: Recipe, data: PairData, state: TrainState) -> Generator[tuple[list[Batch], int, int]]:
-    """Yield the batches of each update from the state's place on, with the place after it: epoch and batch.
-
-    The last update of an epoch takes the batches that are left. Ends after `training.max_epochs`.
-    """
-    if len(data) == 0:
-        raise TrainingError("there are no training pairs", "see the report of `mtkit binarize` for what was dropped")
-    corpora, sizes = recipe.data.train, _corpus_sizes(recipe.data.train, data)
-    epoch, begin = state.epoch, state.batch
-    while recipe.training.max_epochs is None or epoch < recipe.training.max_epochs:
-        seed = recipe.training.seed
-        chosen = epoch_indices(sizes, [corpus.weight for corpus in corpora], seed, epoch)
-        order = plan(data.source_lengths[chosen], data.target_lengths[chosen], recipe.batching, seed, epoch)
-        batches: list[np.ndarray] = [chosen[indices] for indices in order[begin:]]
-        stream = prefetch(data, batches)
-        try:
-            group: list[Batch] = []
-            for number, batch in enumerate(stream, begin + 1):
-                group.append(batch)
-                if len(group) == recipe.training.accumulate or number == len(order):
-                    at_end = number == len(order)
-                    yield group, epoch + at_end, 0 if at_end else number
-                    group = []
-        finally:
-            stream.close()
-        epoch, begin = epoch + 1, 0
-
-
-def _corpus_sizes(corpora: Sequence[Corpus], data: PairData) -> list[int]:
-    sizes = {corpus.name: 0 for corpus in corpora}
-    for shard in data.shards:
-        sizes[shard.header["corpus"]] += len(shard)
-    return list(sizes.values())
-
-
 def finished(state: TrainState, recipe: Recipe) -> str | None:
     """Why training is over, in words; None when it goes on."""
     training = recipe.training
@@ -219,92 +106,182 @@ def finished(state: TrainState, recipe: Recipe) -> str | None:
         return "max_steps"
     if training.max_epochs is not None and state.epoch >= training.max_epochs:
         return "max_epochs"
-    if training.patience is not None and state.validations_since_best() >= training.patience:
+    if training.patience is not None and state.validations_since_best(training.best_metric) >= training.patience:
         return f"no new best {training.best_metric} in {training.patience} validations"
     return None
 
 
-def _account(learner: Learner, state: TrainState, report: StepReport, metrics: Metrics) -> None:
-    """Count an update that was applied, or one that was skipped; too many in a row end the run."""
-    training = learner.recipe.training
-    if report.applied:
+@dataclass(slots=True)
+class Loop:
+    """One training run from a state to its end. `saved` is the step of the newest checkpoint, `began` a clock's time.
+
+    `sound` is False after an update whose loss was bad: then so are the weights, and they are not saved, lest they push
+    out good checkpoints.
+    """
+
+    learner: Learner
+    state: TrainState
+    run: RunFolder
+    valid: PairData
+    texts: Sequence[ValidationText]
+    metrics: Metrics
+    signals: Signals
+    saved: int | None
+    began: float = 0.0
+    sound: bool = True
+
+    def is_complete(self) -> bool:
+        """Whether there is nothing left to do, not even a validation that a signal had cut short."""
+        return finished(self.state, self.learner.recipe) is not None and not self._validation_is_due()
+
+    def go(self, data: PairData) -> Outcome:
+        """Train until the end of the recipe or a signal; mutates learner and state. Saves before it returns.
+
+        Raises TrainingError when numbers have gone bad for too long, or at the very end.
+        """
+        state, recipe = self.state, self.learner.recipe
+        self.began = perf_counter() - state.seconds
+        if self._validation_is_due() and self._validate():
+            self._save()
+        with contextlib.closing(updates(recipe, data, state.epoch, state.batch)) as stream:
+            while finished(state, recipe) is None and self.signals.received is None:
+                self._update(next(stream))
+                self._validate_and_save()
+        reason, stopped = finished(state, recipe), self.signals.received
+        if reason is not None:
+            self._refuse_to_end_badly()
+            self.metrics.flush(state.window, state.step, state.epoch, self._rate())
+        if self.saved != state.step and self.sound:
+            self._save()
+        reason = reason or f"stopped by {signal.Signals(stopped or 0).name}"
+        self.metrics.event("end", step=state.step, reason=reason, seconds=state.seconds)
+        log.info("training ended after step %d, %s (%s)", state.step, duration(state.seconds), reason)
+        return Outcome(state, reason, stopped)
+
+    def _rate(self) -> float:
+        recipe = self.learner.recipe
+        return learning_rate(recipe.schedule, self.state.step, recipe.training.max_steps, recipe.model.d_model)
+
+    def _update(self, update: Update) -> None:
+        learner, state = self.learner, self.state
+        state.step += 1
+        state.epoch, state.batch = update.next_epoch, update.next_batch
+        set_rate(learner.optimizer, self._rate())
+        report = train_step(
+            learner.model,
+            learner.core,
+            learner.optimizer,
+            learner.scaler,
+            update.batches,
+            state.step,
+            learner.settings,
+        )
+        if report.applied:
+            self._count(report, update)
+        else:
+            self._skip(report, update)
+        self.sound = math.isfinite(report.loss) and report.nll <= learner.settings.max_nll * report.target_tokens
+        if state.step % learner.recipe.training.log_every_steps == 0:
+            state.window = self.metrics.flush(state.window, state.step, state.epoch, self._rate())
+
+    def _count(self, report: StepReport, update: Update) -> None:
+        """Count an update that was applied, and name it where its loss stands out."""
+        state = self.state
         state.bad_steps = 0
         state.target_tokens += report.target_tokens
-        metrics.add(report)
-        if learner.average is not None:
-            learner.average.update(state.step)
-        return
-    state.skipped_steps += 1
-    if learner.scaler.is_enabled() and learner.scaler.get_scale() >= 1:
-        return  # fp16 finds its scale by overflowing now and then
-    state.bad_steps += 1
-    figures = f"loss {report.loss / report.target_tokens:.4g}, gradient norm {report.gradient_norm:.4g}"
-    log.warning("step %d (epoch %d, batch %d): %s; skipped", state.step, state.epoch, state.batch, figures)
-    metrics.event("skip", step=state.step, epoch=state.epoch, batch=state.batch, reason=figures)
-    if state.bad_steps >= training.max_bad_steps:
-        raise TrainingError(
-            f"step {state.step}: {state.bad_steps} updates in a row had a loss or gradient that is not finite or has "
-            f"diverged ({figures}); the last checkpoint is as it was",
-            "lower schedule.rate or lengthen schedule.warmup_steps, use optimizer.clip_norm, or precision fp32",
-        )
+        state.window.add(report)
+        self.metrics.add(report)
+        if self.learner.average is not None:
+            self.learner.average.update(state.step)
+        loss, usual, limit = report.loss / report.target_tokens, state.losses.mean, state.losses.limit()
+        if loss > limit:
+            figures = f"loss {loss:.3f} where {usual:.3f} is usual, gradient norm {report.gradient_norm:.3g}"
+            log.warning("step %d (%s): loss spike: %s", state.step, update.place, figures)
+            self.metrics.event("spike", step=state.step, place=update.place, loss=loss, usual=usual, limit=limit)
+        state.losses.add(loss)
 
-
-def _validate(
-    learner: Learner, state: TrainState, valid: PairData, texts: Sequence[ValidationText], metrics: Metrics
-) -> None:
-    """Validate and keep the result in the state; the clock of the speed stands still meanwhile."""
-    report = validate(learner, valid, texts)
-    row = {"step": state.step, "epoch": state.epoch, **report.row()}
-    row["rank"] = report.rank(learner.recipe.training.best_metric)
-    state.validations.append(row)
-    metrics.event("valid", **row, seconds=report.seconds, signature=report.scores.metrics["bleu"].signature)
-    best = state.best()
-    log.info(
-        "valid step %d: ppl %.2f  BLEU %.2f  chrF %.2f  (%d sentences, %s)%s",
-        state.step,
-        row["perplexity"],
-        row["bleu"],
-        row["chrf"],
-        row["sentences"],
-        duration(report.seconds),
-        "  new best" if best is not None and best["step"] == state.step else "",
-    )
-    for source, hypothesis, reference in report.samples:
-        log.info("  source:     %s\n  hypothesis: %s\n  reference:  %s", source, hypothesis, reference)
-    metrics.event("samples", step=state.step, samples=report.samples)
-    metrics.restart_clock()
-
-
-def _save(learner: Learner, state: TrainState, run: RunFolder, metrics: Metrics) -> int:
-    """Write a checkpoint, then delete those that need not be kept; returns its step."""
-    weights = learner.translation_weights()
-    for name, weight in weights.items():
-        if not bool(torch.isfinite(weight).all()):
+    def _skip(self, report: StepReport, update: Update) -> None:
+        """Count an update that was not applied; too many in a row end the run."""
+        state, scaler = self.state, self.learner.scaler
+        state.skipped_steps += 1
+        overflow = math.isfinite(report.loss) and not math.isfinite(report.gradient_norm)
+        if overflow and scaler.is_enabled() and scaler.get_scale() >= 1:
+            return  # fp16 finds its scale by overflowing now and then
+        state.bad_steps += 1
+        figures = f"loss {report.loss / report.target_tokens:.4g}, gradient norm {report.gradient_norm:.4g}"
+        log.warning("step %d (%s): %s; skipped", state.step, update.place, figures)
+        self.metrics.event("skip", step=state.step, place=update.place, reason=figures)
+        if state.bad_steps >= self.learner.recipe.training.max_bad_steps:
             raise TrainingError(
-                f"step {state.step}: weight {name} is not finite; no checkpoint is written, the last one is as it was",
-                "lower schedule.rate or lengthen schedule.warmup_steps",
+                f"step {state.step} ({update.place}): {state.bad_steps} updates in a row had a loss or gradient that "
+                f"is not finite or has diverged ({figures}); the checkpoints are as they were",
+                ADVICE,
             )
-    rank = state.rank_at(state.step)
-    document = {
-        "train": state.as_dict(),
-        "scaler": learner.scaler.state_dict(),
-        "rank": rank if rank is not None and math.isfinite(rank) else None,
-        "tokenizer_sha256": learner.tokenizers.sha256,
-        "recipe_sha256": learner.recipe.sha256(),
-    }
-    scores = next((row for row in state.validations if row["step"] == state.step), {})
-    save_checkpoint(run, state.step, weights, learner.tensors(), document, scores)
-    metrics.event("save", step=state.step)
-    for step in surplus(run.steps(), state, learner.recipe):
-        remove_checkpoint(run, step)
-    metrics.restart_clock()
-    return state.step
 
+    def _refuse_to_end_badly(self) -> None:
+        if not self.sound:
+            raise TrainingError(
+                f"step {self.state.step}, the last: its loss is not finite or has diverged; the checkpoints are as "
+                "they were",
+                ADVICE,
+            )
 
-def surplus(steps: Sequence[int], state: TrainState, recipe: Recipe) -> list[int]:
-    """The checkpoints that are neither among the newest nor among the best that the recipe keeps."""
-    newest = set(sorted(steps)[-recipe.training.keep_last :])
-    scored = [step for step in steps if state.rank_at(step) is not None]
-    scored.sort(key=lambda step: (state.rank_at(step), -step))
-    best = set(scored[len(scored) - recipe.training.keep_best :]) if recipe.training.keep_best else set()
-    return [step for step in steps if step not in newest | best]
+    def _validation_is_due(self) -> bool:
+        """Whether the state's step wants a validation that it has not had."""
+        state, recipe = self.state, self.learner.recipe
+        regular = state.step % recipe.training.validate_every_steps == 0
+        return state.step > 0 and bool(self.texts) and not state.scores_at(state.step) and (regular or self._is_last())
+
+    def _is_last(self) -> bool:
+        return finished(self.state, self.learner.recipe) in ("max_steps", "max_epochs")
+
+    def _validate_and_save(self) -> None:
+        """Validate where it is time for it, then save where it is time for that; neither while the loss is bad.
+
+        A validation that a signal cuts short is done when the run goes on.
+        """
+        if not self.sound:
+            return
+        training = self.learner.recipe.training
+        validated = self._validation_is_due() and self._validate()
+        if training.save_every_steps is not None:
+            due = self.state.step % training.save_every_steps == 0
+        else:
+            due = validated or (not self.texts and self.state.step % training.validate_every_steps == 0)
+        if due or self._is_last():
+            self._save()
+
+    def _validate(self) -> bool:
+        """Validate and keep the result in the state; False when a signal has cut it short."""
+        state, metric = self.state, self.learner.recipe.training.best_metric
+        with self.metrics.paused():
+            try:
+                report = validate(self.learner, self.valid, self.texts, lambda: self.signals.received is not None)
+            except Interrupted:
+                return False
+        row = {"step": state.step, "epoch": state.epoch, **report.row()}
+        state.validations.append(row)
+        signature = report.scores.metrics["bleu"].signature
+        self.metrics.event("valid", **row, seconds=report.seconds, signature=signature)
+        log.info(
+            "valid step %d: ppl %.2f  BLEU %.2f  chrF %.2f  (%d sentences, %s)%s",
+            state.step,
+            math.inf if row["perplexity"] is None else row["perplexity"],
+            row["bleu"],
+            row["chrf"],
+            row["sentences"],
+            duration(report.seconds),
+            f"  new best {metric}" if state.best_step(metric) == state.step else "",
+        )
+        for source, hypothesis, reference in report.samples:
+            log.info("  source:     %s\n  hypothesis: %s\n  reference:  %s", source, hypothesis, reference)
+        if report.samples:
+            self.metrics.event("samples", step=state.step, samples=finite(report.samples))
+        return True
+
+    def _save(self) -> None:
+        self.state.seconds = perf_counter() - self.began
+        with self.metrics.paused():
+            save(self.learner, self.state, self.run)
+        self.metrics.event("save", step=self.state.step)
+        self.saved = self.state.step

@@ -1,7 +1,7 @@
 """Validation: the loss under teacher forcing, and scores of text that is really decoded."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,13 +12,18 @@ import torch
 from mtkit.data.batching import plan
 from mtkit.data.corpus import Pair, read_pairs
 from mtkit.data.loader import PairData
+from mtkit.errors import DataError
 from mtkit.evaluate import Scores, score
 from mtkit.recipe import Recipe
 from mtkit.sections.search import Beam, Greedy
-from mtkit.training.log import perplexity
+from mtkit.training.log import finite, perplexity
 from mtkit.training.state import Learner
 from mtkit.training.step import batch_loss
 from mtkit.translator import Translator
+
+
+class Interrupted(Exception):
+    """A validation that was told to stop; it has changed nothing and can be done again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,14 +45,10 @@ class ValidationReport:
     seconds: float
 
     def row(self) -> dict[str, Any]:
-        """The figures for JSON."""
+        """The figures for JSON, null where one is not finite."""
         figures = {name: metric.score for name, metric in self.scores.metrics.items()}
-        return {"nll": self.nll, "perplexity": perplexity(self.nll), **figures, "sentences": self.scores.sentences}
-
-    def rank(self, best_metric: str) -> float:
-        """What decides between checkpoints: higher is better; never a NaN."""
-        value = -self.nll if best_metric == "loss" else self.scores.metrics[best_metric].score
-        return value if value == value else float("-inf")
+        row = {"nll": self.nll, "perplexity": perplexity(self.nll), **figures, "sentences": self.scores.sentences}
+        return dict(finite(row))
 
 
 def read_validation(recipe: Recipe) -> list[ValidationText]:
@@ -66,18 +67,36 @@ def read_validation(recipe: Recipe) -> list[ValidationText]:
     return texts
 
 
-def validate(learner: Learner, data: PairData, texts: Sequence[ValidationText]) -> ValidationReport:
+def check_validation(learner: Learner, data: PairData, texts: Sequence[ValidationText]) -> None:
+    """Raise DataError before training where a validation would fail after hours: by a pair that is too long."""
+    recipe = learner.recipe
+    longest = int(max(data.source_lengths.max(initial=0), data.target_lengths.max(initial=0)))
+    if recipe.model.positions == "learned" and longest > recipe.model.max_positions:
+        raise DataError(
+            f"a validation pair has {longest} tokens on a side, EOS included, and model.max_positions is "
+            f"{recipe.model.max_positions}",
+            "raise it, or take the pair out of the validation corpus",
+        )
+    if recipe.search.lines.on_long == "error":
+        translator = Translator(learner.core, recipe, learner.tokenizers, learner.device)
+        for text in texts:
+            translator.refuse_long(text.sources, validation_search(recipe), tags=text.tags)
+
+
+def validate(
+    learner: Learner, data: PairData, texts: Sequence[ValidationText], stop: Callable[[], bool] = lambda: False
+) -> ValidationReport:
     """Loss over all of `data`, and BLEU and chrF of the texts, with the weights to translate with.
 
-    Leaves weights, mode and random state as they were.
+    Leaves weights and mode as they were. `stop` is asked after every batch; raises Interrupted when it says yes.
     """
     began = time.perf_counter()
     if learner.average is not None:
         learner.average.swap()
     learner.core.eval()
     try:
-        nll = mean_nll(learner, data)
-        hypotheses, scores = translate_and_score(learner, texts)
+        nll = mean_nll(learner, data, stop)
+        hypotheses, scores = translate_and_score(learner, texts, stop)
     finally:
         learner.core.train()
         if learner.average is not None:
@@ -91,24 +110,33 @@ def validate(learner: Learner, data: PairData, texts: Sequence[ValidationText]) 
 
 
 @torch.inference_mode()
-def mean_nll(learner: Learner, data: PairData) -> float:
+def mean_nll(learner: Learner, data: PairData, stop: Callable[[], bool] = lambda: False) -> float:
     """Mean negative log-likelihood of the target tokens, EOS included, in nats."""
     total = tokens = 0.0
     for indices in plan(data.source_lengths, data.target_lengths, learner.recipe.batching, 0, 0):
         batch = data.collate(indices).to(learner.device)
         total += float(batch_loss(learner.core, learner.core.output.weight, batch, learner.settings)[1])
         tokens += batch.kept
+        _heed(stop)
     return total / tokens
 
 
-def translate_and_score(learner: Learner, texts: Sequence[ValidationText]) -> tuple[list[str], Scores]:
+def _heed(stop: Callable[[], bool]) -> None:
+    if stop():
+        raise Interrupted
+
+
+def translate_and_score(
+    learner: Learner, texts: Sequence[ValidationText], stop: Callable[[], bool] = lambda: False
+) -> tuple[list[str], Scores]:
     """The translations of all texts in order, and their scores by the scorer of `mtkit eval`."""
     recipe = learner.recipe
     translator = Translator(learner.core, recipe, learner.tokenizers, learner.device)
     search = validation_search(recipe)
     hypotheses: list[str] = []
     for text in texts:
-        hypotheses += [one.text for one in translator.translate_stream(text.sources, search, tags=text.tags)]
+        stream = translator.translate_stream(text.sources, search, tags=text.tags, on_batch=lambda lines: _heed(stop))
+        hypotheses += [one.text for one in stream]
     references = [line for text in texts for line in text.references]
     section = recipe.evaluation.model_copy(update={"metrics": ("bleu", "chrf")})
     return hypotheses, score(hypotheses, [references], section, recipe.languages.target)

@@ -1,0 +1,170 @@
+"""The stages before training: what each one reads, whether that has changed, and making them anew where it has.
+
+RUN/stages.json holds, for each stage that is done, all that it has read: settings, and the hashes of files. A stage is
+up to date while that is the same and what it wrote is there: contents count, time stamps do not. A stage is struck off
+before it is made again, so that a kill half-way does not leave new files under an old entry.
+"""
+
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from mtkit.data.binarize import binarize
+from mtkit.data.report import Report
+from mtkit.data.shards import open_shard
+from mtkit.data.vocabulary import train_tokenizer
+from mtkit.errors import DataError, ModelError, RecipeError
+from mtkit.files import read_json, write_json
+from mtkit.folders import RunFolder
+from mtkit.lineage import corpus_hashes, differences
+from mtkit.recipe import Recipe
+from mtkit.sections.data import Corpus
+from mtkit.text.tokenizer import Tokenizers
+
+log = logging.getLogger(__name__)
+
+_FILES = {"source", "target", "tsv", "source_column", "target_column"}
+
+
+def run_folder(recipe: Recipe) -> RunFolder:
+    """The recipe's run folder. Raises RecipeError when a file is in its place, or above it."""
+    path = Path(recipe.run_dir)
+    for place in (path, *path.parents):
+        if place.exists() and not place.is_dir():
+            raise RecipeError(f"run_dir: {place} is a file, not a folder", "choose another run_dir")
+    return RunFolder(path)
+
+
+def done(run: RunFolder) -> dict[str, Any]:
+    """What each finished stage has read; empty when the file is missing or damaged."""
+    if not run.stages.is_file():
+        return {}
+    try:
+        stages = read_json(run.stages)
+    except DataError as error:
+        log.warning("%s; all stages count as not done", error.message)
+        return {}
+    return stages if isinstance(stages, dict) else {}
+
+
+def mark(run: RunFolder, stage: str, inputs: dict[str, Any]) -> None:
+    """Note that a stage is done, and what it has read."""
+    write_json(run.stages, done(run) | {stage: inputs})
+
+
+def strike_off(run: RunFolder, stage: str) -> None:
+    """Note that a stage is not done."""
+    stages = done(run)
+    if stages.pop(stage, None) is not None:
+        write_json(run.stages, stages)
+
+
+def ensure_tokenizer(recipe: Recipe) -> Tokenizers:
+    """The run's tokenizers, trained first where they are missing or their text or settings have changed.
+
+    Raises RecipeError where that would pull the rug from under checkpoints that were trained with the old ones.
+    """
+    run = run_folder(recipe)
+    if done(run).get("tokenizer") == tokenizer_inputs(recipe):
+        try:
+            tokenizers = Tokenizers.load(run.path)
+            log.info("tokenizer: up to date (%s)", _sizes(tokenizers))
+            return tokenizers
+        except ModelError as error:
+            log.warning("%s; training the tokenizer again", error.message)
+    tokenizers = make_tokenizer(recipe)
+    log.info("tokenizer: trained (%s)", _sizes(tokenizers))
+    return tokenizers
+
+
+def make_tokenizer(recipe: Recipe) -> Tokenizers:
+    """Train the run's tokenizers, whether or not there are some. Raises as `ensure_tokenizer` does."""
+    run = run_folder(recipe)
+    inputs = tokenizer_inputs(recipe)
+    _refuse_with_checkpoints(run, "tokenizer", inputs)
+    strike_off(run, "tokenizer")
+    tokenizers = train_tokenizer(recipe, run.path)
+    mark(run, "tokenizer", inputs)
+    return tokenizers
+
+
+def tokenizer_inputs(recipe: Recipe) -> dict[str, Any]:
+    """All that the tokenizer depends on. Raises DataError when a training file is missing."""
+    return {
+        "tokenizer": recipe.tokenizer.model_dump(mode="json"),
+        "symbols": list(recipe.symbols()),
+        "corpora": [corpus.model_dump(mode="json", include=_FILES) for corpus in recipe.data.train],
+        "files": corpus_hashes(recipe.data.train, Path(recipe.data.root)),
+    }
+
+
+def _sizes(tokenizers: Tokenizers) -> str:
+    if tokenizers.joint:
+        return f"joint vocabulary of {tokenizers.source.size:,}"
+    return f"vocabularies of {tokenizers.source.size:,} and {tokenizers.target.size:,}"
+
+
+def ensure_shards(recipe: Recipe, tokenizers: Tokenizers) -> None:
+    """Binarize the corpora where shards are missing or what they were made from has changed.
+
+    Raises RecipeError where there are checkpoints and what the shards were made from has changed.
+    """
+    run = run_folder(recipe)
+    if done(run).get("binarize") == shard_inputs(recipe, tokenizers):
+        try:
+            for row in Report.load(run.shards).corpora:
+                for shard in row.shards:
+                    open_shard(run.shards / shard.file)
+            log.info("shards: up to date")
+            return
+        except (ModelError, DataError) as error:
+            log.warning("%s; making the shards again", error.message)
+    for line in make_shards(recipe, tokenizers).render().split("\n"):
+        log.info("%s", line)
+
+
+def make_shards(recipe: Recipe, tokenizers: Tokenizers, workers: int | None = None) -> Report:
+    """Binarize the corpora, whether or not there are shards; returns the report. Raises as `ensure_shards` does."""
+    run = run_folder(recipe)
+    inputs = shard_inputs(recipe, tokenizers)
+    _refuse_with_checkpoints(run, "binarize", inputs)
+    strike_off(run, "binarize")
+    report = binarize(recipe, tokenizers, run.shards, workers)
+    mark(run, "binarize", inputs)
+    return report
+
+
+def shard_inputs(recipe: Recipe, tokenizers: Tokenizers) -> dict[str, Any]:
+    """All that the shards depend on. Raises DataError when a file is missing."""
+
+    def listed(corpora: Iterable[Corpus]) -> list[dict[str, Any]]:
+        return [corpus.model_dump(mode="json", exclude={"weight"}) for corpus in corpora]
+
+    data = recipe.data
+    return {
+        "filters": recipe.filters.model_dump(mode="json"),
+        "tokenizer_sha256": tokenizers.sha256,
+        "train": listed(data.train),
+        "valid": listed(data.valid),
+        "files": corpus_hashes((*data.train, *data.valid), Path(data.root)),
+    }
+
+
+def _refuse_with_checkpoints(run: RunFolder, stage: str, inputs: dict[str, Any]) -> None:
+    """Raise RecipeError when there are checkpoints that are not known to come from these inputs.
+
+    The same inputs make the same files again, so that checkpoints can go on with them.
+    """
+    count, before = len(run.steps()), done(run).get(stage)
+    if not count or before == inputs:
+        return
+    what = {"tokenizer": "the tokenizer", "binarize": "the shards"}[stage]
+    why = "there is no record of what was read"
+    if isinstance(before, dict):
+        why = f"these have changed: {', '.join(differences(before, inputs))}"
+    raise RecipeError(
+        f"{run.path}: {what} would have to be made again ({why}), and the checkpoints there ({count}) belong to the "
+        "old text and settings",
+        "start anew with --fresh, which deletes the checkpoints, or with --set run_dir=OTHER, which keeps them",
+    )

@@ -1,0 +1,73 @@
+"""Which batches each update takes, from any place in the run on."""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from mtkit.data.batching import epoch_indices, plan
+from mtkit.data.loader import Batch, PairData, prefetch
+from mtkit.data.shards import find_shards, open_shard
+from mtkit.errors import TrainingError
+from mtkit.recipe import Recipe
+from mtkit.sections.data import Corpus
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """The batches of one update, numbers `first` to `last` (from 1) of `epoch` (from 0), and the place after it."""
+
+    batches: list[Batch]
+    epoch: int
+    first: int
+    last: int
+    next_epoch: int
+    next_batch: int
+
+    @property
+    def place(self) -> str:
+        """Epoch and batches in words, counted as in the log."""
+        batches = f"batch {self.first}" if self.first == self.last else f"batches {self.first} to {self.last}"
+        return f"epoch {self.epoch}, {batches}"
+
+
+def open_pairs(folder: Path, corpora: Sequence[Corpus]) -> PairData:
+    """The shards of some corpora, laid end to end in the recipe's order, so that corpora can be weighted."""
+    return PairData([open_shard(path) for corpus in corpora for path in find_shards(folder, corpus.name)])
+
+
+def updates(recipe: Recipe, data: PairData, epoch: int, batch: int) -> Generator[Update]:
+    """Yield the updates from batch `batch` (from 0) of `epoch` on; a pure function of recipe, data and that place.
+
+    The last update of an epoch takes the batches that are left. Ends after `training.max_epochs`, if that is set.
+    Raises TrainingError when there is nothing to train on.
+    """
+    corpora, sizes = recipe.data.train, _corpus_sizes(recipe.data.train, data)
+    seed, accumulate, begin = recipe.training.seed, recipe.training.accumulate, batch
+    while recipe.training.max_epochs is None or epoch < recipe.training.max_epochs:
+        chosen = epoch_indices(sizes, [corpus.weight for corpus in corpora], seed, epoch)
+        if len(chosen) == 0:
+            raise TrainingError("there are no training pairs", "see what `mtkit binarize` dropped, and corpus weights")
+        order = plan(data.source_lengths[chosen], data.target_lengths[chosen], recipe.batching, seed, epoch)
+        batches: list[np.ndarray] = [chosen[indices] for indices in order[begin:]]
+        stream = prefetch(data, batches)
+        try:
+            group: list[Batch] = []
+            for number, one in enumerate(stream, begin + 1):
+                group.append(one)
+                at_end = number == len(order)
+                if len(group) == accumulate or at_end:
+                    after = (epoch + 1, 0) if at_end else (epoch, number)
+                    yield Update(group, epoch, number - len(group) + 1, number, *after)
+                    group = []
+        finally:
+            stream.close()
+        epoch, begin = epoch + 1, 0
+
+
+def _corpus_sizes(corpora: Sequence[Corpus], data: PairData) -> list[int]:
+    sizes = {corpus.name: 0 for corpus in corpora}
+    for shard in data.shards:
+        sizes[shard.header["corpus"]] += len(shard)
+    return list(sizes.values())
