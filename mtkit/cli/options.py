@@ -26,10 +26,10 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> "Recipe":
     """The validated recipe with its `--set` overrides merged in. Raises RecipeError with every problem."""
     from mtkit.recipe import Recipe
 
-    return Recipe.load(path, [_as_utf8(override) for override in overrides])
+    return Recipe.load(path, [as_utf8(override) for override in overrides])
 
 
-def _as_utf8(argument: str) -> str:
+def as_utf8(argument: str) -> str:
     """The argument as UTF-8, when an ASCII or Latin-1 locale made Python read its bytes otherwise."""
     try:
         return os.fsencode(argument).decode("utf-8")

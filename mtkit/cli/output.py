@@ -1,0 +1,119 @@
+"""Results on stdout or in a file, whole line by whole line."""
+
+import bz2
+import contextlib
+import gzip
+import lzma
+import os
+import select
+import signal
+import stat
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import IO, Any
+
+from mtkit.files import atomic_write
+
+STDOUT = 1
+
+
+class Output:
+    """Takes lines and hands them on at once; never a part of one, unless the world ends in the middle."""
+
+    def __init__(self, write: Callable[[bytes], object], name: str, descriptor: int | None = None) -> None:
+        """`write` takes all bytes it is given; `descriptor` is that of a pipe or terminal whose reader may go."""
+        self.name = name
+        self._write = write
+        self._poll = select.poll() if descriptor is not None and not _is_file(descriptor) else None
+        if self._poll is not None and descriptor is not None:
+            self._poll.register(descriptor, 0)
+        self._writing = False
+        self._interrupted = False
+
+    def write(self, lines: str) -> None:
+        """Write whole lines. Raises OSError naming the output, BrokenPipeError when its reader has gone.
+
+        Raises KeyboardInterrupt only after the lines, when Ctrl-C came in the middle; see `whole_lines`.
+        """
+        self._writing = True
+        try:
+            self._write(lines.encode("utf-8"))
+        except OSError as error:
+            error.filename = self.name
+            raise
+        finally:
+            self._writing = False
+        if self._interrupted:
+            raise KeyboardInterrupt
+
+    def refuse_closed(self) -> None:
+        """Raise BrokenPipeError when nobody can read what is written any more: then more work is for nothing."""
+        if self._poll is not None and self._poll.poll(0):
+            raise BrokenPipeError
+
+    @contextlib.contextmanager
+    def whole_lines(self) -> Iterator[None]:
+        """In this block a first Ctrl-C in the middle of a `write` waits for its end. Not where Ctrl-C is ignored."""
+        if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+            yield
+            return
+
+        def interrupt(*_: Any) -> None:
+            if not self._writing or self._interrupted:
+                raise KeyboardInterrupt
+            self._interrupted = True
+
+        signal.signal(signal.SIGINT, interrupt)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+@contextlib.contextmanager
+def open_output(path: Path | None) -> Iterator[Output]:
+    """An Output to `path`, compressed by a suffix .gz, .xz or .bz2; to stdout where it is None.
+
+    A file appears when the block ends well, complete; otherwise what was there is left. What is no file, such as a
+    named pipe or /dev/null, is written as it stands.
+    """
+    if path is None:
+        yield Output(_writer(STDOUT), "<stdout>", STDOUT)
+        return
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        with open(path, "wb", buffering=0) as device:
+            yield Output(_writer(device.fileno()), str(path), device.fileno())
+        return
+    with atomic_write(path, "wb") as file, _compressor(file, path.suffix) as stream:
+        yield Output(stream.write, str(path))
+
+
+def _compressor(file: IO[bytes], suffix: str) -> contextlib.AbstractContextManager[Any]:
+    match suffix:
+        case ".gz":
+            return gzip.GzipFile("", "wb", fileobj=file, mtime=0)
+        case ".xz":
+            return lzma.LZMAFile(file, "wb")
+        case ".bz2":
+            return bz2.BZ2File(file, "wb")
+        case _:
+            return contextlib.nullcontext(file)
+
+
+def _writer(descriptor: int) -> Callable[[bytes], None]:
+    """A function that writes all its bytes to a descriptor, unbuffered, and waits where that is full."""
+
+    def write(data: bytes) -> None:
+        rest = memoryview(data)
+        while rest:
+            try:
+                rest = rest[os.write(descriptor, rest) :]
+            except BlockingIOError:
+                select.select([], [descriptor], [])
+
+    return write
+
+
+def _is_file(descriptor: int) -> bool:
+    return stat.S_ISREG(os.fstat(descriptor).st_mode)

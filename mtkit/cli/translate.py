@@ -1,0 +1,313 @@
+"""`mtkit translate`: lines in, as many lines out, in the same order."""
+
+import contextlib
+import logging
+import os
+import stat
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import typer
+
+from mtkit.cli.options import as_utf8
+from mtkit.cli.output import Output, open_output
+from mtkit.cli.search_options import given, merged, with_search_options
+from mtkit.data.progress import bar
+from mtkit.errors import DataError, MtkitError, UsageError
+from mtkit.files import open_binary, read_byte_lines, read_lines, strip_line_end
+from mtkit.folders import RECIPE_FILE, find_model
+from mtkit.formats import OUTPUT_KEYS, json_line, n_best_lines, parse_json_lines, text_line
+from mtkit.lines import BadUtf8, LineReader, count_lines
+from mtkit.recipe import Recipe
+from mtkit.sections.search import Greedy
+from mtkit.translation import Line, Tally, Translation
+
+_LOG = logging.getLogger(__name__)
+_LONG_LINES_NAMED = 20
+_PREFIX_HINT = "a prefix file has one line for each line of input; a blank one forces nothing"
+
+ModelArgument = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="Model folder, such as runs/NAME/model.", show_default=False)
+]
+InputOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--input", "-i", help="File to translate, plain, .gz, .xz or .bz2. Default: stdin.", show_default=False
+    ),
+]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--output",
+        "-o",
+        help="File for the result, compressed by its suffix; it appears when it is complete. Default: stdout.",
+        show_default=False,
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON lines, one object a line of input; see above.")]
+JsonInputOption = Annotated[
+    bool,
+    typer.Option("--json-input", help='Read JSON lines {"text": ..., "prefix": ...}; other keys go to --json output.'),
+]
+InteractiveOption = Annotated[
+    bool,
+    typer.Option("--interactive", help="Answer each line before reading the next; the same as --batch-size 1."),
+]
+BadUtf8Option = Annotated[
+    Literal["replace", "error"],
+    typer.Option("--bad-utf8", help="Bytes that are not UTF-8: made U+FFFD and reported, or refused."),
+]
+PrefixOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--prefix-file",
+        help="File with a forced start of the translation for each line; a blank one forces nothing.",
+        show_default=False,
+    ),
+]
+TagOption = Annotated[
+    list[str],
+    typer.Option(
+        "--tag",
+        metavar="SYMBOL",
+        help="User-defined symbol put before every source line; may be repeated.",
+        show_default=False,
+    ),
+]
+EnsembleOption = Annotated[
+    list[Path],
+    typer.Option(
+        "--ensemble",
+        metavar="MODEL",
+        help="One more model that votes; its tokenizer must be the same; may be repeated.",
+        show_default=False,
+    ),
+]
+CombineOption = Annotated[
+    Literal["arithmetic", "geometric"] | None,
+    typer.Option("--combine", help="Mean of an ensemble's probabilities. Default: arithmetic.", show_default=False),
+]
+DeviceOption = Annotated[
+    str, typer.Option("--device", help="auto, cpu, cuda, cuda:N (N counts within CUDA_VISIBLE_DEVICES) or mps.")
+]
+ThreadsOption = Annotated[
+    int | None, typer.Option("--threads", min=1, max=1024, help="CPU threads. Default: one a core.", show_default=False)
+]
+
+
+@with_search_options
+def translate(
+    model: ModelArgument,
+    input_path: InputOption = None,
+    output_path: OutputOption = None,
+    as_json: JsonOption = False,
+    json_input: JsonInputOption = False,
+    interactive: InteractiveOption = False,
+    bad_utf8: BadUtf8Option = "replace",
+    prefix_file: PrefixOption = None,
+    tag: TagOption = [],  # noqa: B006
+    ensemble: EnsembleOption = [],  # noqa: B006
+    combine: CombineOption = None,
+    device: DeviceOption = "auto",
+    threads: ThreadsOption = None,
+    **settings: Any,
+) -> None:
+    """Translate lines of text: N lines in, N lines out, in order.
+
+    Examples:
+      mtkit translate runs/quickstart/model < test.zh > test.out.en
+      mtkit translate runs/quickstart/model -i test.zh.gz -o test.jsonl.gz --json --beam-size 8 --n-best 3
+
+    Lines: UTF-8 whatever the locale; only LF (or CRLF) ends one. U+2028, U+0085, VT, FF, a lone CR, NUL and other
+    control characters are read as a space, and none comes out. A byte order mark at the start is dropped. What is odd
+    is reported by line number. A blank line gives a blank line. A line of more than --max-source-length tokens goes by
+    --on-long: split (at sentence ends, then clause marks, spaces, tokens; the pieces are translated and joined again),
+    truncate, or error, which with --input refuses before any output, otherwise before the output of the lines read
+    together with it. Translations that reach the length limit, go round in a loop or are empty, and unknown source
+    tokens, are counted on stderr.
+
+    Streams: lines are read in buffers, the first of --batch-size lines, each next one twice as large up to
+    --buffer-size, and a buffer is answered before the next is read. With --interactive, --batch-size 1 or a terminal on
+    stdin each line is answered, and the answer flushed, before the next is read. Ctrl-C ends after a whole line.
+
+    Output is the best translation of each line; or, with --n-best or --samples above 1 and without --mbr, the n-best
+    format of Moses, ID from 0, LENGTH with ends, "|||" inside TEXT written &#124;&#124;&#124;:
+      ID ||| TEXT ||| logprob= LOG-PROBABILITY length= LENGTH ||| SCORE
+
+    With --json, one object a line: the other keys of --json-input, then
+      id, line         the number from 0 (or the input's own id), the number from 1
+      status           the first that holds of blank, empty, truncated, split, ok
+      source           the text as given
+      source_pieces    the tokens read, tags included
+      parts            in how many pieces it was translated
+      unknown_tokens   source tokens that the vocabulary does not hold
+      cut_tokens       source tokens that were cut off
+      text             the best translation, and its other keys as in n_best
+      n_best           all hypotheses, best first (by --mbr, its choice first), each with
+        score                    what the search ranks by
+        log_probability          natural logarithm, summed over tokens and ends
+        normalized_score         log_probability a token, ends included
+        finished                 false: stopped at the length limit
+        repeats                  true: 1 to 16 tokens stand four times or more in a row
+        tokens, token_log_probabilities
+        end_log_probabilities    one for each piece that ended by itself
+        alignment                Pharaoh i-j: token j attends most to source piece i, in the mean over the heads of the
+                                 last decoder layer
+
+    Each option whose help ends in [search.KEY: ...] overrides that setting of the model's recipe.yaml for this call.
+    """
+    _refuse_clashes(json_input, prefix_file, ensemble, combine)
+    changes = given(settings)
+    if interactive:
+        changes = _line_by_line(changes)
+    elif input_path is None and sys.stdin.isatty():
+        changes = {"batch_size": 1} | changes
+    recipe_path = find_model(model)[1] / RECIPE_FILE
+    search = merged(Recipe.load(recipe_path), changes, str(recipe_path))
+    tags = [as_utf8(symbol) for symbol in tag]
+    reader = _reader(input_path, bad_utf8)
+    lines = _lines(reader, json_input, prefix_file)
+    if input_path is not None and prefix_file is not None:
+        _refuse_unequal(input_path, prefix_file)
+
+    from mtkit.runtime import set_threads
+    from mtkit.translator import Translator, hypothesis_count
+
+    set_threads(threads)
+    translator = Translator.load(model, device, ensemble, combine or "arithmetic")
+    if input_path is not None and search.lines.on_long == "error":
+        translator.refuse_long(_lines(_reader(input_path, bad_utf8), json_input, None), search, tags=tags)
+    several = max(changes.get("n_best", 1), changes.get("samples", 1)) > 1
+    one_by_agreement = not isinstance(search, Greedy) and search.mbr != "off"
+    render = json_line if as_json else n_best_lines if several and not one_by_agreement else text_line
+    with open_output(output_path) as output, output.whole_lines(), _progress(input_path) as progress:
+
+        def on_batch(done: int) -> None:
+            output.refuse_closed()
+            progress(done)
+
+        stream = translator.translate_stream(lines, search, tags=tags, details=as_json, on_batch=on_batch)
+        _write(stream, output, render, reader, Tally(hypothesis_count(search)))
+
+
+def _write(
+    stream: Iterable[Translation],
+    output: Output,
+    render: Callable[[Translation], str],
+    reader: LineReader,
+    tally: Tally,
+) -> None:
+    """Write every translation, then report what was counted; on Ctrl-C too, before it goes on."""
+    start = time.monotonic()
+    replaced: set[str] = set()
+    try:
+        for translation in stream:
+            output.write(render(translation))
+            tally.add(translation)
+            replaced |= translation.line.extra.keys() & OUTPUT_KEYS
+            _report_long(translation, tally)
+    except KeyboardInterrupt:
+        _report(reader, tally, time.monotonic() - start)
+        raise
+    _report(reader, tally, time.monotonic() - start)
+    if render is json_line and replaced:
+        _LOG.warning("%s: replaced by output keys of the same name: %s", reader.name, ", ".join(sorted(replaced)))
+    if tally.lines != reader.count:
+        raise MtkitError(
+            f"{reader.count} lines were read and {tally.lines} translations written",
+            "this is a fault of mtkit; please report it with the input",
+        )
+
+
+def _report_long(translation: Translation, tally: Tally) -> None:
+    """Say what was done to a line that is too long; after the first few they are only counted."""
+    number, tokens = translation.number, translation.source_tokens
+    if translation.parts > 1 and tally.split.count <= _LONG_LINES_NAMED:
+        _LOG.warning("line %d: its %d source tokens were translated in %d pieces", number, tokens, translation.parts)
+    if translation.cut_tokens and tally.truncated.count <= _LONG_LINES_NAMED:
+        cut = translation.cut_tokens
+        _LOG.warning("line %d: %d of its %d source tokens were cut off", number, cut, tokens + cut)
+
+
+def _report(reader: LineReader, tally: Tally, seconds: float) -> None:
+    """What was odd in the input, what went wrong in the search, and the speed."""
+    for sentence in (*reader.report(), *tally.report()):
+        _LOG.warning("%s", sentence)
+    _LOG.info(
+        "%d lines in, %d out (%d blank) in %.1f s: %.1f lines/s, %.0f target tokens/s",
+        reader.count,
+        tally.lines,
+        tally.blank,
+        seconds,
+        tally.lines / max(seconds, 1e-9),
+        tally.target_tokens / max(seconds, 1e-9),
+    )
+
+
+def _refuse_clashes(json_input: bool, prefix_file: Path | None, ensemble: list[Path], combine: str | None) -> None:
+    """Raise UsageError for options that do not go together."""
+    if json_input and prefix_file is not None:
+        raise UsageError(f"--prefix-file {prefix_file} and --json-input both give prefixes", 'use the key "prefix"')
+    if combine is not None and not ensemble:
+        raise UsageError(f"--combine {combine} is about an ensemble, and there is none", "add --ensemble MODEL")
+
+
+def _line_by_line(changes: dict[str, Any]) -> dict[str, Any]:
+    """The changes with a batch size of 1. Raises UsageError when they ask for another."""
+    if changes.get("batch_size", 1) != 1:
+        raise UsageError(
+            f"--interactive answers line by line, and --batch-size {changes['batch_size']} does not",
+            "leave one of the two out",
+        )
+    return changes | {"batch_size": 1}
+
+
+def _reader(path: Path | None, bad_utf8: BadUtf8) -> LineReader:
+    """The lines of a file, or of stdin. Raises DataError at once when there is no such file."""
+    if path is None:
+        return LineReader(map(strip_line_end, sys.stdin.buffer), "<stdin>", bad_utf8)
+    open_binary(path).close()
+    return LineReader(read_byte_lines(path), str(path), bad_utf8)
+
+
+def _lines(reader: LineReader, json_input: bool, prefix_file: Path | None) -> Iterator[Line]:
+    """The lines to translate, from text or JSON, with their prefixes. Raises DataError for a missing file."""
+    if json_input:
+        return parse_json_lines(reader, reader.name)
+    if prefix_file is None:
+        return map(Line, reader)
+    open_binary(prefix_file).close()
+    return _with_prefixes(reader, prefix_file)
+
+
+def _with_prefixes(reader: LineReader, path: Path) -> Iterator[Line]:
+    """Pair each line with a prefix. Raises DataError when one of the two files ends before the other."""
+    prefixes = read_lines(path)
+    for text in reader:
+        prefix = next(prefixes, None)
+        if prefix is None:
+            raise DataError(f"{path} ends after {reader.count - 1} lines, {reader.name} goes on", _PREFIX_HINT)
+        yield Line(text, prefix)
+    if next(prefixes, None) is not None:
+        raise DataError(f"{path} goes on after {reader.count} lines, where {reader.name} ends", _PREFIX_HINT)
+
+
+def _refuse_unequal(input_path: Path, prefix_file: Path) -> None:
+    """Raise DataError, before any work, when two files do not have the same number of lines."""
+    lines, prefixes = count_lines(input_path), count_lines(prefix_file)
+    if lines != prefixes:
+        raise DataError(f"{input_path} has {lines} lines, {prefix_file} has {prefixes}", _PREFIX_HINT)
+
+
+@contextlib.contextmanager
+def _progress(path: Path | None) -> Iterator[Callable[[int], object]]:
+    """Give a function that counts lines done, on a progress bar where the input is a file and stderr a terminal."""
+    if path is None and not stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode):
+        yield lambda lines: None
+        return
+    total = count_lines(path) if path is not None and sys.stderr.isatty() else None
+    with bar("translate", total, " lines") as shown:
+        yield shown.update

@@ -1,0 +1,633 @@
+"""`mtkit translate`: every way a line can be lost, doubled or broken between stdin and stdout, and every option.
+
+The model is untrained: what it says means nothing, so nothing but the right path through the command gives it again.
+"""
+
+import bz2
+import gzip
+import json
+import logging
+import lzma
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from conftest import TinyCorpus
+from toy_models import save_untrained
+
+from mtkit.cli.app import main
+from mtkit.cli.search_options import search_options
+from mtkit.formats import OUTPUT_KEYS
+from mtkit.text.tokenizer import Tokenizers
+from mtkit.translator import Translator
+
+LINES = [
+    "the baker sees the river.",
+    "",
+    "the tall child follows the horse today.",
+    " \t",
+    "the river paints the window.",
+]
+
+
+@dataclass
+class Ended:
+    """How a command ended."""
+
+    code: int
+    out: bytes
+    err: str
+
+    @property
+    def lines(self) -> list[str]:
+        """The lines of stdout by LF alone; the last one must have its LF."""
+        assert self.out == b"" or self.out.endswith(b"\n")
+        return self.out.decode("utf-8").split("\n")[:-1]
+
+
+Run = Callable[..., Ended]
+
+
+@pytest.fixture(scope="module")
+def model(tiny_corpus: TinyCorpus, tiny_tokenizers: Tokenizers, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_untrained(tmp_path_factory.mktemp("untrained") / "model", tiny_corpus, tiny_tokenizers, 1)
+
+
+@pytest.fixture(scope="module")
+def translator(model: Path) -> Translator:
+    return Translator.load(model, "cpu")
+
+
+@pytest.fixture
+def run(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]) -> Run:
+    """Runs `mtkit translate MODEL ...` in this process; stdin is a file."""
+
+    def translate(*arguments: object, stdin: bytes = b"", folder: Path = model) -> Ended:
+        (tmp_path / "stdin").write_bytes(stdin)
+        with open(tmp_path / "stdin", encoding="ascii") as stream:
+            monkeypatch.setattr(sys, "stdin", stream)
+            command = ["mtkit", "translate", str(folder), "--device", "cpu", *map(str, arguments)]
+            monkeypatch.setattr(sys, "argv", command)
+            monkeypatch.setattr(logging.getLogger("mtkit"), "handlers", [])
+            capfdbinary.readouterr()
+            with pytest.raises(SystemExit) as ending:
+                main()
+        out, err = capfdbinary.readouterr()
+        assert isinstance(ending.value.code, int)
+        return Ended(ending.value.code, out, err.decode("utf-8"))
+
+    return translate
+
+
+def text(lines: Sequence[str], end: str = "\n") -> bytes:
+    return "".join(line + end for line in lines).encode("utf-8")
+
+
+# Lines
+
+
+def test_stdin_to_stdout_is_what_the_python_api_gives(run: Run, translator: Translator) -> None:
+    ended = run(stdin=text(LINES))
+    assert (ended.code, ended.lines) == (0, translator.translate(LINES))
+    assert [bool(line) for line in ended.lines] == [True, False, True, False, True]
+    assert "5 lines in, 5 out (2 blank)" in ended.err
+
+
+@pytest.mark.parametrize(("stdin", "expected"), [(b"", []), (b"\n", [""]), (b"\n\n\n", [""] * 3), (b" ", [""])])
+def test_empty_and_blank_input(run: Run, stdin: bytes, expected: list[str]) -> None:
+    ended = run(stdin=stdin)
+    assert (ended.code, ended.lines) == (0, expected)
+
+
+def test_crlf_reads_as_lf_and_a_last_line_needs_no_end(run: Run) -> None:
+    plain = run(stdin=text(LINES))
+    assert run(stdin=text(LINES, "\r\n")).out == plain.out
+    assert run(stdin=text(LINES)[:-1]).out == plain.out
+
+
+@pytest.mark.parametrize("mark", ["\u2028", "\u2029", "\u0085", "\v", "\f", "\r", "\0", "\x1c", "\u2581", "\t"])
+def test_only_lf_ends_a_line(run: Run, mark: str) -> None:
+    """Every other separator is a space inside its line, and the report says where one was."""
+    ended = run(stdin=text(["the river.", f"the{mark}baker sees.", "the horse."]))
+    assert ended.lines == run(stdin=text(["the river.", "the baker sees.", "the horse."])).lines
+    assert ("in 1 line: 2" in ended.err) == (mark not in "\u2581\t")
+
+
+def test_bad_utf8_is_replaced_and_reported_by_line(run: Run, translator: Translator) -> None:
+    stdin = b"the river.\nthe b\xe4ker sees.\nthe horse.\n\xff\xfe\n"
+    ended = run(stdin=stdin)
+    assert ended.code == 0
+    assert ended.lines == translator.translate(["the river.", "the b\ufffdker sees.", "the horse.", "\ufffd\ufffd"])
+    assert "<stdin>: bytes that are not UTF-8 became U+FFFD in 2 lines: 2, 4" in ended.err
+
+
+def test_bad_utf8_can_be_refused(run: Run) -> None:
+    ended = run("--bad-utf8", "error", stdin=b"the river.\nthe b\xe4ker.\n")
+    assert (ended.code, ended.out) == (1, b"")
+    assert "<stdin>:2: byte 0xE4 at column 6 is not UTF-8" in ended.err
+
+
+def test_a_byte_order_mark_is_dropped_and_reported(run: Run) -> None:
+    ended = run(stdin=b"\xef\xbb\xbf" + text(LINES))
+    assert ended.lines == run(stdin=text(LINES)).lines
+    assert "a byte order mark was dropped in 1 line: 1" in ended.err
+
+
+def test_characters_outside_the_vocabulary_are_counted_not_fatal(run: Run) -> None:
+    ended = run(stdin=text(["the river.", "𒀀 😀 the <s> </s> <unk> <pad>", "½ ２ …"]))
+    assert (ended.code, len(ended.lines)) == (0, 3)
+    assert "unknown source tokens" in ended.err
+    assert not any(mark in ended.out.decode() for mark in ("<unk>", "<0x", "<s>", "</s>"))
+
+
+@pytest.mark.parametrize("method", ["greedy", "beam", "sampling"])
+def test_no_method_loses_a_line(run: Run, method: str) -> None:
+    stdin = text([*LINES, "the \u2028 " * 300, "", "x" * 900, *LINES])
+    ended = run("--method", method, "--max-source-length", "40", stdin=stdin)
+    assert (ended.code, len(ended.lines)) == (0, 13)
+    assert {number for number, line in enumerate(ended.lines) if not line} >= {1, 3, 6, 9, 11}
+
+
+# Long lines
+
+
+def test_a_long_line_is_split_and_named_and_its_neighbours_do_not_notice(run: Run) -> None:
+    long = "the baker sees the river, the horse follows. " * 40
+    ended = run("--max-source-length", "30", stdin=text(["the river.", long, "the horse."]))
+    assert ended.code == 0
+    assert [ended.lines[0], ended.lines[2]] == run(stdin=text(["the river.", "the horse."])).lines
+    assert "line 2: its " in ended.err
+    assert "were translated in 20 pieces" in ended.err
+    assert "longer than the model reads, translated in pieces: 1 line: 2" in ended.err
+
+
+def test_many_long_lines_are_counted_but_not_all_named(run: Run) -> None:
+    ended = run("--max-source-length", "4", "--method", "greedy", stdin=text(["the river the horse the river"] * 30))
+    assert ended.err.count("source tokens were translated in") == 20
+    assert "translated in pieces: 30 lines: 1, 2, 3, 4, 5, ..." in ended.err
+
+
+def test_truncation_says_what_it_cut(run: Run) -> None:
+    ended = run("--max-source-length", "4", "--on-long", "truncate", stdin=text(["the river", "the river " * 5]))
+    assert "line 2: 6 of its 10 source tokens were cut off" in ended.err
+
+
+def test_refusing_long_lines_happens_before_any_output_of_a_file(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_bytes(text(["the river."] * 9 + ["the river " * 50]))
+    limits = ["--max-source-length", 10, "--batch-size", 2, "--on-long", "error"]
+    ended = run("--input", tmp_path / "in.txt", *limits)
+    assert (ended.code, ended.out) == (1, b"")
+    assert "line 10 has 100 source tokens" in ended.err
+    streamed = run(*limits, stdin=(tmp_path / "in.txt").read_bytes())
+    assert (streamed.code, len(streamed.lines)) == (1, 6)
+
+
+# Files
+
+
+@pytest.mark.parametrize(("suffix", "opener"), [("", open), (".gz", gzip.open), (".xz", lzma.open), (".bz2", bz2.open)])
+def test_input_and_output_files_are_compressed_by_their_suffix(
+    run: Run, tmp_path: Path, suffix: str, opener: Callable[..., Any]
+) -> None:
+    source, target = tmp_path / f"in.txt{suffix}", tmp_path / "new" / f"out.txt{suffix}"
+    with opener(source, "wb") as stream:
+        stream.write(text(LINES))
+    ended = run("-i", source, "-o", target)
+    assert (ended.code, ended.out) == (0, b"")
+    with opener(target, "rb") as stream:
+        assert stream.read() == run(stdin=text(LINES)).out
+
+
+def test_an_output_file_appears_only_when_it_is_complete(run: Run, tmp_path: Path) -> None:
+    target = tmp_path / "out.txt"
+    target.write_text("old")
+    ended = run("-o", target, "--bad-utf8", "error", "--batch-size", "1", stdin=b"the river.\n\xff\n")
+    assert ended.code == 1
+    assert target.read_text() == "old"
+    assert [path.name for path in tmp_path.iterdir() if path.name != "stdin"] == ["out.txt"]
+
+
+def test_input_and_output_may_be_the_same_file(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(text(LINES))
+    assert run("-i", path, "-o", path).code == 0
+    assert path.read_bytes() == run(stdin=text(LINES)).out
+
+
+def test_a_link_stays_a_link_and_a_device_a_device(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "real")
+    assert run("-o", tmp_path / "link", stdin=text(LINES)).code == 0
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "real").read_bytes() == run(stdin=text(LINES)).out
+    assert run("-o", "/dev/null", stdin=text(LINES)).code == 0
+    assert Path("/dev/null").is_char_device()
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_an_error(run: Run) -> None:
+    ended = run("-o", "/dev/full", stdin=text(LINES))
+    assert ended.code == 1
+    assert "/dev/full: No space left on device" in ended.err
+    assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize("option", ["--input", "--prefix-file"])
+def test_a_missing_file_is_named_before_the_model_is_loaded(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, option: str
+) -> None:
+    monkeypatch.setattr(Translator, "load", None)
+    ended = run(option, tmp_path / "missing.txt")
+    assert ended.code == 1
+    assert "missing.txt: no such file" in ended.err
+
+
+# Formats
+
+
+def test_n_best_lists_are_in_the_format_of_moses(run: Run, translator: Translator) -> None:
+    ended = run("--n-best", 3, stdin=text(LINES))
+    fields = [line.split(" ||| ") for line in ended.lines]
+    assert [field[0] for field in fields] == [str(number) for number in range(5) for _ in range(3)]
+    best = [field[1] for field in fields[::3]]
+    assert best == translator.translate(LINES)
+    assert all(len(field) == 4 for field in fields)
+    scores = [float(field[3]) for field in fields]
+    assert all(
+        scores[first : first + 3] == sorted(scores[first : first + 3], reverse=True) for first in range(0, 15, 3)
+    )
+    name, logprob, length_name, length = fields[0][2].split(" ")
+    assert (name, length_name) == ("logprob=", "length=")
+    assert float(logprob) / float(length) == pytest.approx(scores[0], abs=1e-5)
+
+
+def test_n_best_1_is_plain_text_and_samples_make_a_list(run: Run) -> None:
+    assert run("--n-best", 1, stdin=text(LINES)).out == run(stdin=text(LINES)).out
+    sampled = run("--method", "sampling", "--samples", 2, stdin=text(LINES))
+    assert len(sampled.lines) == 10
+
+
+def test_with_minimum_bayes_risk_only_the_choice_comes_out(run: Run) -> None:
+    sampling = ["--method", "sampling", "--samples", 5]
+    ended = run(*sampling, "--mbr", "chrf", stdin=text(LINES))
+    assert len(ended.lines) == 5
+    everything = run(*sampling, stdin=text(LINES)).lines
+    for number, line in enumerate(ended.lines):
+        assert line in [each.split(" ||| ")[1] for each in everything[5 * number : 5 * number + 5]]
+
+
+def test_json_tells_everything_about_every_line(run: Run, translator: Translator) -> None:
+    lines = ["the river sees\u2028the horse.", "", "the river the horse the river"]
+    ended = run("--json", "--n-best", 2, "--max-source-length", 5, stdin=text(lines))
+    records = [json.loads(line) for line in ended.lines]
+    assert all(set(record) == OUTPUT_KEYS | {"id"} for record in records)
+    assert [record["id"] for record in records] == [0, 1, 2]
+    assert [record["line"] for record in records] == [1, 2, 3]
+    assert [record["source"] for record in records] == lines
+    assert [record["status"] for record in records] == ["split", "blank", "split"]
+    assert [record["text"] for record in records] == run("--max-source-length", 5, stdin=text(lines)).lines
+    for record in records:
+        assert [record["n_best"][0][key] for key in record["n_best"][0]] == [record[key] for key in record["n_best"][0]]
+        assert len(record["n_best"]) == 2
+        for each in record["n_best"]:
+            assert len(each["tokens"]) == len(each["token_log_probabilities"])
+            total = sum(each["token_log_probabilities"]) + sum(each["end_log_probabilities"])
+            assert each["log_probability"] == pytest.approx(total, abs=1e-4)
+            links = [link.split("-") for link in each["alignment"].split()]
+            assert [int(token) for _, token in links] == list(range(len(each["tokens"])))
+            assert all(int(source) < len(record["source_pieces"]) for source, _ in links)
+
+
+def test_no_reader_breaks_a_json_line(run: Run) -> None:
+    """json.dumps leaves U+2028 and U+0085 raw, and str.splitlines takes them for line ends."""
+    ended = run("--json", stdin=text(["the\u2028river\u0085\x7f\ufeffsees\x0b.", "the horse"]))
+    decoded = ended.out.decode("utf-8")
+    assert len(decoded.splitlines()) == 2
+    assert json.loads(ended.lines[0])["source"] == "the\u2028river\u0085\x7f\ufeffsees\x0b."
+
+
+def test_keys_of_json_input_pass_through(run: Run) -> None:
+    records = [
+        {"text": "the river.", "id": "a-1", "speaker": {"name": "Ö", "turn": [1, None, 2.5]}},
+        {"text": ""},
+        {"text": "the horse.\nthe child.", "score": "mine", "prefix": "kort"},
+        {"text": "\ud800 the horse", "odd": "\udfff"},
+    ]
+    ended = run("--json-input", "--json", stdin=text([json.dumps(record) for record in records]))
+    answers = [json.loads(line) for line in ended.lines]
+    assert [answer["id"] for answer in answers] == ["a-1", 1, 2, 3]
+    assert answers[0]["speaker"] == records[0]["speaker"]
+    assert answers[2]["text"].startswith("kort")
+    assert answers[3]["odd"] == "\udfff"
+    assert "replaced by output keys of the same name: score" in ended.err
+    plain = run("--json-input", stdin=text([json.dumps(record) for record in records]))
+    assert plain.lines == [answer["text"] for answer in answers]
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("", "not JSON"),
+        ("{", "not JSON"),
+        ("[1]", "not an object"),
+        ('{"text": 3}', "not an object"),
+        ("[" * 9999, "not JSON"),
+    ],
+)
+def test_json_input_that_is_none_is_refused_by_line(run: Run, line: str, message: str) -> None:
+    ended = run("--json-input", stdin=text(['{"text": "a"}', line]))
+    assert (ended.code, ended.out) == (1, b"")
+    assert "<stdin>:2" in ended.err
+    assert message in ended.err
+
+
+def test_the_prefix_of_json_input_must_be_text(run: Run) -> None:
+    ended = run("--json-input", stdin=text(['{"text": "a", "prefix": 1}']))
+    assert ended.code == 1
+    assert '"prefix" is not a string' in ended.err
+
+
+# Options
+
+
+def test_a_prefix_file_forces_the_start_of_each_line(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "prefixes").write_bytes(text(["kort mirulo", "", "", "kort", "nawel"]))
+    ended = run("--prefix-file", tmp_path / "prefixes", stdin=text(LINES))
+    plain = run(stdin=text(LINES))
+    assert ended.lines[0].startswith("kort mirulo")
+    assert ended.lines[4].startswith("nawel")
+    assert ended.lines[1:4] == plain.lines[1:4]
+
+
+def test_a_prefix_file_of_another_length_is_refused(run: Run, tmp_path: Path) -> None:
+    prefixes, source = tmp_path / "prefixes", tmp_path / "in.txt"
+    source.write_bytes(text(LINES))
+    for count, word in ((3, "ends after 3 lines"), (7, "goes on after 5 lines")):
+        prefixes.write_bytes(text(["kort"] * count))
+        streamed = run("--prefix-file", prefixes, stdin=text(LINES))
+        assert streamed.code == 1
+        assert word in streamed.err
+        ended = run("--prefix-file", prefixes, "-i", source)
+        assert (ended.code, ended.out) == (1, b"")
+        assert f"in.txt has 5 lines, {prefixes} has {count}" in ended.err
+
+
+def test_tags_reach_the_model(run: Run, translator: Translator) -> None:
+    ended = run("--tag", "<news>", "--json", stdin=text(LINES))
+    tagged = list(translator.translate_stream(LINES, tags=["<news>"]))
+    assert [json.loads(line)["text"] for line in ended.lines] == [each.text for each in tagged]
+    assert json.loads(ended.lines[0])["source_pieces"][0] == "<news>"
+    assert ended.lines != run("--json", stdin=text(LINES)).lines
+    refused = run("--tag", "<sports>", stdin=text(LINES))
+    assert (refused.code, refused.out) == (1, b"")
+    assert "<sports>" in refused.err
+
+
+def test_an_ensemble_votes(
+    run: Run, model: Path, tiny_corpus: TinyCorpus, tiny_tokenizers: Tokenizers, tmp_path: Path
+) -> None:
+    other = save_untrained(tmp_path / "other", tiny_corpus, tiny_tokenizers, 2)
+    for combine in ("arithmetic", "geometric"):
+        expected = Translator.load(model, "cpu", [other], combine).translate(LINES)  # type: ignore[arg-type]
+        assert run("--ensemble", other, "--combine", combine, stdin=text(LINES)).lines == expected
+
+
+def test_a_run_folder_stands_for_its_model(run: Run, model: Path) -> None:
+    assert run(stdin=text(LINES), folder=model.parent).out == run(stdin=text(LINES)).out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--n-best", "9", "--beam-size", "4"], "n_best (9) cannot exceed beam_size (4)"),
+        (["--n-best", "0"], "--n-best 0: expected a whole number from 1 to 256"),
+        (["--n-best", "-1"], "--n-best -1: expected a whole number from 1 to 256"),
+        (["--beam-size", "0"], "--beam-size 0: expected a whole number from 1 to 256"),
+        (["--beam-size", "2", "--groups", "3"], "groups (3) must divide beam_size (2)"),
+        (["--temperature", "0.5"], "--temperature 0.5 is an option of sampling, and the method is beam"),
+        (["--method", "greedy", "--beam-size", "3"], "--beam-size 3 is an option of beam, and the method is greedy"),
+        (["--method", "sampling", "--temperature", "0"], "--temperature 0.0: expected a number above 0"),
+        (["--method", "sampling", "--top-p", "nan"], "--top-p nan: expected a number above 0 and at most 1"),
+        (["--max-length-ratio", "inf"], "--max-length-ratio inf: expected a number from 0 to 100"),
+        (["--method", "greedy", "--mbr", "chrf"], "--mbr chrf is an option of beam or sampling"),
+        (["--combine", "geometric"], "--combine geometric is about an ensemble"),
+        (["--json-input", "--prefix-file", "x"], "both give prefixes"),
+        (["--interactive", "--batch-size", "8"], "--batch-size 8"),
+        (["--max-source-length", "3"], "--max-source-length 3: expected a whole number from 4 to 100000"),
+        (["--bad-utf8", "maybe"], "--bad-utf8"),
+        (["--no-such-option"], "--no-such-option"),
+    ],
+)
+def test_options_that_cannot_be_are_refused_before_the_model_is_loaded(
+    run: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[str], message: str
+) -> None:
+    monkeypatch.setattr(Translator, "load", None)
+    ended = run(*arguments, stdin=text(LINES))
+    assert (ended.code, ended.out) == (2, b"")
+    assert message in ended.err
+
+
+def test_refusing_takes_no_torch(model: Path) -> None:
+    """Importing torch would take seconds."""
+    code = (
+        "import sys; sys.argv = ['mtkit', 'translate', sys.argv[1], '--beam-size', '4', '--n-best', '9']\n"
+        "from mtkit.cli.app import main\n"
+        "try: main()\n"
+        "except SystemExit as ending: print(ending.code, 'torch' in sys.modules)"
+    )
+    result = subprocess.run([sys.executable, "-c", code, str(model)], capture_output=True, text=True, timeout=60)
+    assert result.stdout == "2 False\n"
+
+
+@pytest.mark.parametrize("folder", ["nowhere", "."])
+def test_a_folder_without_a_model_is_named(run: Run, tmp_path: Path, folder: str) -> None:
+    ended = run(folder=tmp_path / folder)
+    assert ended.code == 1
+    assert str(tmp_path / folder) in ended.err
+
+
+CHANGES: dict[str, list[str]] = {
+    "method": ["--method", "greedy"],
+    "beam_size": ["--beam-size", "1"],
+    "n_best": ["--n-best", "2"],
+    "length_penalty": ["--length-penalty", "0"],
+    "length_normalization": ["--length-normalization", "wu"],
+    "coverage_penalty": ["--coverage-penalty", "2"],
+    "groups": ["--groups", "5"],
+    "diversity": ["--groups", "5", "--diversity", "9"],
+    "mbr": ["--method", "sampling", "--samples", "5", "--mbr", "chrf"],
+    "temperature": ["--method", "sampling", "--temperature", "0.01"],
+    "top_k": ["--method", "sampling", "--top-k", "1"],
+    "top_p": ["--method", "sampling", "--top-p", "0.01"],
+    "min_p": ["--method", "sampling", "--min-p", "0.99"],
+    "samples": ["--method", "sampling", "--samples", "2"],
+    "seed": ["--method", "sampling", "--seed", "2"],
+    "min_length": ["--method", "sampling", "--min-length", "9"],
+    "min_length_ratio": ["--method", "sampling", "--min-length-ratio", "1"],
+    "max_length": ["--max-length", "2"],
+    "max_length_ratio": ["--max-length-ratio", "0.2"],
+    "max_length_offset": ["--max-length-offset", "9"],
+    "no_repeat_ngram": ["--no-repeat-ngram", "1"],
+    "repetition_penalty": ["--repetition-penalty", "9"],
+    "allow_unknown": ["--method", "sampling", "--allow-unknown"],
+    "max_source_length": ["--max-source-length", "4"],
+    "on_long": ["--max-source-length", "4", "--on-long", "truncate"],
+}
+INVISIBLE = {"max_tokens", "batch_size", "buffer_size"}
+
+
+@pytest.fixture(scope="module")
+def peaked(tiny_corpus: TinyCorpus, tiny_tokenizers: Tokenizers, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An untrained model whose recipe leaves room for each option to change something."""
+    search = {"method": "beam", "rules": {"max_length_ratio": 0.5, "max_length_offset": 4}}
+    folder = tmp_path_factory.mktemp("options") / "model"
+    return save_untrained(folder, tiny_corpus, tiny_tokenizers, 3, search=search)
+
+
+@pytest.mark.parametrize("name", [name for name in search_options() if name not in INVISIBLE])
+def test_every_search_option_changes_the_result(run: Run, peaked: Path, tiny_corpus: TinyCorpus, name: str) -> None:
+    """An option that is parsed and then dropped would leave it as it was; the other options given are the same."""
+    with_it = CHANGES[name]
+    without = with_it[: with_it.index("--" + name.replace("_", "-"))]
+    stdin = text(tiny_corpus.source[:24])
+    changed, plain = (run("--json", *options, stdin=stdin, folder=peaked) for options in (with_it, without))
+    assert (changed.code, plain.code) == (0, 0)
+    keep = ("text", "score", "n_best")
+    assert [[json.loads(line)[key] for key in keep] for line in changed.lines] != [
+        [json.loads(line)[key] for key in keep] for line in plain.lines
+    ]
+
+
+def test_every_search_option_is_documented_with_its_place_and_range(run: Run) -> None:
+    shown = " ".join(run("--help").out.decode().split())
+    for option in search_options().values():
+        assert " ".join(option.help.split()) in shown
+        assert option.flag in shown
+
+
+# Streams: each test is a process of its own
+
+
+def command(model: Path, *arguments: object) -> list[str]:
+    return [sys.executable, "-m", "mtkit", "translate", str(model), "--device", "cpu", *map(str, arguments)]
+
+
+# Set to 1 it would hide what is not flushed.
+ENVIRONMENT = {key: value for key, value in os.environ.items() if key != "PYTHONUNBUFFERED"} | {"OMP_NUM_THREADS": "1"}
+
+
+def start(arguments: list[str], **streams: Any) -> subprocess.Popen[bytes]:
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE} | streams
+    return subprocess.Popen(arguments, env=ENVIRONMENT, bufsize=0, **pipes)
+
+
+def read_line(process: subprocess.Popen[bytes]) -> bytes:
+    """One line of stdout; fails when it does not come in time."""
+    assert process.stdout is not None
+    assert select.select([process.stdout], [], [], 60)[0], "no answer"
+    return process.stdout.readline()
+
+
+@pytest.mark.parametrize("arguments", [["--interactive"], ["--batch-size", "1"]])
+def test_each_answer_comes_before_the_next_line_is_sent(
+    model: Path, translator: Translator, arguments: list[str]
+) -> None:
+    process = start(command(model, *arguments))
+    assert process.stdin is not None
+    for line, expected in zip(LINES, translator.translate(LINES), strict=True):
+        process.stdin.write(line.encode() + b"\n")
+        assert read_line(process) == expected.encode() + b"\n"
+    process.stdin.close()
+    assert process.wait(60) == 0
+
+
+@pytest.mark.parametrize(
+    "environment",
+    [
+        {"LC_ALL": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        {"PYTHONIOENCODING": "ascii"},
+        {"PYTHONIOENCODING": "utf-16"},
+    ],
+)
+def test_text_is_utf8_whatever_the_locale(model: Path, translator: Translator, environment: dict[str, str]) -> None:
+    lines = ["the río 河 река.", "the \ufffd baker."]
+    tagged = [each.text for each in translator.translate_stream(lines, tags=["<news>"])]
+    result = subprocess.run(
+        command(model, "--tag", "<news>", "--json"),
+        input=text(lines),
+        capture_output=True,
+        env=ENVIRONMENT | environment,
+        timeout=60,
+    )
+    assert result.returncode == 0
+    records = [json.loads(line) for line in result.stdout.decode("utf-8").splitlines()]
+    assert [record["source"] for record in records] == lines
+    assert [record["text"] for record in records] == tagged
+
+
+def test_a_reader_that_goes_away_ends_the_work_soon_and_quietly(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_bytes(text(LINES * 20_000))
+    with open(tmp_path / "in.txt", "rb") as source:
+        process = start(command(model, "--batch-size", 4), stdin=source)
+        read_line(process)
+        assert process.stdout is not None
+        process.stdout.close()
+        assert process.wait(60) == 141
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+        assert os.lseek(source.fileno(), 0, os.SEEK_CUR) < (tmp_path / "in.txt").stat().st_size
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_under_stdout_is_an_error(model: Path) -> None:
+    with open("/dev/full", "wb") as full:
+        result = subprocess.run(
+            command(model), input=text(LINES), stdout=full, stderr=subprocess.PIPE, env=ENVIRONMENT, timeout=60
+        )
+    assert result.returncode == 1
+    assert b"<stdout>: No space left on device" in result.stderr
+    assert b"Traceback" not in result.stderr
+    assert b"Exception ignored" not in result.stderr
+
+
+def test_ctrl_c_ends_after_a_whole_line_with_130(model: Path, tmp_path: Path) -> None:
+    """The pipe on stdout is full, so the signal meets a write that has done part of its work."""
+    (tmp_path / "in.txt").write_bytes(text(["the river sees the horse today. " * 100] * 100))
+    process = start(command(model, "-i", tmp_path / "in.txt", "--batch-size", 1, "--json", "--n-best", 5))
+    assert process.stdout is not None
+    assert select.select([process.stdout], [], [], 60)[0]
+    time.sleep(2)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert out.endswith(b"\n")
+    assert 1 <= len([json.loads(line) for line in out.split(b"\n")[:-1]]) < 100
+    assert b"Traceback" not in err
+    assert b"interrupted" in err
+
+
+def test_ctrl_c_leaves_no_output_file(model: Path, tmp_path: Path) -> None:
+    process = start(command(model, "-o", tmp_path / "out.txt", "--interactive"))
+    assert process.stdin is not None
+    process.stdin.write(text(LINES))
+    deadline = time.monotonic() + 60
+    while not list(tmp_path.iterdir()):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(60) == 130
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bar_is_shown_only_on_a_terminal(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "in.txt").write_bytes(text(LINES))
+    result = subprocess.run(command(model, "-i", tmp_path / "in.txt"), capture_output=True, env=ENVIRONMENT, timeout=60)
+    assert b"\r" not in result.stderr
+    assert result.stderr.count(b"\n") <= 3
