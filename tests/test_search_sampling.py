@@ -69,7 +69,7 @@ OPTIONS = {
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
-@pytest.mark.parametrize("vocabulary", [7, 70, 300], ids=["small", "chunks", "nucleus-sought-in-vain"])
+@pytest.mark.parametrize("vocabulary", [7, 70, 320], ids=["small", "chunks", "nucleus-sought-in-vain"])
 def test_one_token_has_the_exact_distribution(options, vocabulary):
     draws = 20_000
     logits_V = torch.randn(vocabulary, generator=torch.Generator().manual_seed(3)).double()
@@ -139,6 +139,15 @@ def test_seed_line_and_sample_number_all_count():
     assert results[0] != results[1]
     texts = {tuple(h.ids) for hypotheses in (*results[0], *results[1]) for h in hypotheses}
     assert len(texts) == 48
+
+
+def test_noise_never_comes_round():
+    """Where every token is as likely, the tokens are the noise: 300 steps of it, made in blocks."""
+    model = TableModel(30, seed=2, scale=0.0)
+    [[hypothesis]] = search(model, pad([[4]]), sampling(rules=Rules(min_length=300, max_length_offset=300)))
+    numbers_T = uniform(row_keys(1, [0], 1), 0, 300)[0]
+    allowed = torch.arange(4, 30)
+    assert hypothesis.ids[:300] == allowed[(numbers_T * len(allowed)).long()].tolist()
 
 
 def test_samples_come_likeliest_first():

@@ -64,7 +64,9 @@ def draw(search_NV: Tensor, config: Sampling, uniform_N: Tensor) -> Tensor:
     Each truncation sees what the one before it left, renormalised. Among equally likely tokens the lower ids stay.
     """
     # Relative to the likeliest: weights are at most 1, one of them is 1, and no temperature makes inf or nan.
-    heat_NV = (search_NV - search_NV.amax(1, keepdim=True)).div_(max(config.temperature, _COLDEST))
+    heat_NV = search_NV - search_NV.amax(1, keepdim=True)
+    if config.temperature != 1:
+        heat_NV.div_(max(config.temperature, _COLDEST))
     if config.top_k > 0:
         heat_NM, ids_NM = top(heat_NV, config.top_k)
         weights_NM = heat_NM.exp().to(real_type(heat_NM.device))
@@ -74,7 +76,9 @@ def draw(search_NV: Tensor, config: Sampling, uniform_N: Tensor) -> Tensor:
         weights_NM, ids_NM = _find_nucleus(heat_NV, config.top_p)
     else:
         weights_NV = heat_NV.exp_()
-        return _draw_all(weights_NV.masked_fill_(weights_NV < config.min_p, 0.0), uniform_N)
+        if config.min_p > 0:
+            weights_NV.masked_fill_(weights_NV < config.min_p, 0.0)
+        return _draw_all(weights_NV, uniform_N)
     weights_NM = weights_NM.masked_fill(weights_NM < config.min_p, 0.0)
     place_N1, _ = invert(weights_NM, uniform_N)
     return ids_NM.gather(1, place_N1).squeeze(1)
@@ -97,7 +101,9 @@ def invert(weights_NM: Tensor, uniform_N: Tensor) -> tuple[Tensor, Tensor]:
 
 def _draw_all(weights_NV: Tensor, uniform_N: Tensor) -> Tensor:
     """A token by its weight: first a chunk of neighbours, then one of them, which spares the running sum over V."""
-    weights_NCW = F.pad(weights_NV, (0, -weights_NV.size(1) % _CHUNK)).unflatten(1, (-1, _CHUNK))
+    missing = -weights_NV.size(1) % _CHUNK
+    padded_NV = F.pad(weights_NV, (0, missing)) if missing else weights_NV
+    weights_NCW = padded_NV.unflatten(1, (-1, _CHUNK))
     chunk_N1, inside_N = invert(weights_NCW.sum(2, dtype=uniform_N.dtype), uniform_N)
     neighbours_NW = weights_NCW.gather(1, chunk_N1[:, :, None].expand(-1, -1, _CHUNK)).squeeze(1)
     place_N1, _ = invert(neighbours_NW.to(uniform_N.dtype), inside_N)
