@@ -131,6 +131,11 @@ def seal(state: Mapping[str, Any]) -> dict[str, Any]:
 def checkpoint_state(folder: Path) -> dict[str, Any]:
     """The state.json of a checkpoint. Raises ModelError when it is missing, damaged or of a newer format."""
     path = folder / STATE_FILE
+    if not path.exists() and (folder / LINEAGE_FILE).exists():
+        raise ModelError(
+            f"{folder}: is a model folder, without {STATE_FILE}: an average has no training state to go on from",
+            "resume from the checkpoints of its run",
+        )
     state = _read_document(path, "the state of a checkpoint")
     check_format(path, state)
     own = state.pop("state_sha256", None)

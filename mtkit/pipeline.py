@@ -11,7 +11,6 @@ test       RUN/model/, test corpora          -> RUN/test/*.txt, RUN/scores.json
 import logging
 import shutil
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +19,11 @@ from mtkit.checkpoint import save_model
 from mtkit.data.corpus import check_files, read_pairs
 from mtkit.data.fetch import fetch
 from mtkit.data.report import Report
-from mtkit.errors import DataError, ModelError
+from mtkit.errors import DataError, ModelError, MtkitError
 from mtkit.evaluate import MetricScore, Scores, check_setup, score
 from mtkit.figures import duration
 from mtkit.files import atomic_write, read_json, sha256_file, write_json
-from mtkit.folders import WEIGHTS_FILE, RunFolder, check_checkpoint, read_lineage, read_scores
+from mtkit.folders import RECIPE_FILE, WEIGHTS_FILE, RunFolder, check_checkpoint, read_lineage, read_scores
 from mtkit.lineage import corpus_hashes, corpus_names
 from mtkit.recipe import Recipe
 from mtkit.sections.data import Corpus
@@ -88,9 +87,6 @@ def average(run: RunFolder, how: str, count: int) -> list[int]:
         )
     steps = [int(state["step"]) for state in states]
     names = ", ".join(map(str, steps))
-    if _same_model(run, states, recipe, tokenizers):
-        log.info("model: up to date (steps %s)", names)
-        return steps
     lineage = {
         "steps": steps,
         "checkpoints_sha256": [state["sha256"][WEIGHTS_FILE] for state in states],
@@ -100,22 +96,25 @@ def average(run: RunFolder, how: str, count: int) -> list[int]:
         "recipe_sha256": recipe.sha256(),
         "corpora_sha256": _corpora_of(run),
     }
+    if _same_model(run.model, recipe, tokenizers, lineage):
+        log.info("model: up to date (steps %s)", names)
+        return steps
     save_model(run.model, mean(folders), recipe, tokenizers, lineage)
     log.info("model: %s from steps %s", run.model, names)
     return steps
 
 
-def _same_model(run: RunFolder, states: Sequence[dict[str, Any]], recipe: Recipe, tokenizers: Tokenizers) -> bool:
-    """Whether RUN/model is whole, and made of these checkpoints under this recipe."""
+def _same_model(folder: Path, recipe: Recipe, tokenizers: Tokenizers, lineage: dict[str, Any]) -> bool:
+    """Whether a model folder is whole, and what `save_model` would write there."""
     try:
-        lineage = read_lineage(run.model)
-        return (
-            lineage.get("checkpoints_sha256") == [state["sha256"][WEIGHTS_FILE] for state in states]
-            and lineage.get("weights_sha256") == sha256_file(run.model / WEIGHTS_FILE)
-            and Tokenizers.load(run.model).sha256 == tokenizers.sha256
-            and Recipe.load(run.model / run.recipe.name) == recipe
-        )
-    except (ModelError, DataError, OSError):
+        there = read_lineage(folder)
+        hashes = {
+            "weights_sha256": sha256_file(folder / WEIGHTS_FILE),
+            "tokenizer_sha256": Tokenizers.load(folder).sha256,
+        }
+        same = hashes["tokenizer_sha256"] == tokenizers.sha256 and Recipe.load(folder / RECIPE_FILE) == recipe
+        return same and there == {"format": there["format"], **lineage, **hashes}
+    except (MtkitError, OSError):
         return False
 
 

@@ -16,7 +16,7 @@ from mtkit.data.shards import open_shard
 from mtkit.data.vocabulary import train_tokenizer
 from mtkit.errors import DataError, ModelError, RecipeError
 from mtkit.files import read_json, write_json
-from mtkit.folders import RunFolder
+from mtkit.folders import WEIGHTS_FILE, RunFolder
 from mtkit.lineage import corpus_hashes, differences
 from mtkit.recipe import Recipe
 from mtkit.sections.data import Corpus
@@ -28,11 +28,16 @@ _FILES = {"source", "target", "tsv", "source_column", "target_column"}
 
 
 def run_folder(recipe: Recipe) -> RunFolder:
-    """The recipe's run folder. Raises RecipeError when a file is in its place, or above it."""
+    """The recipe's run folder. Raises RecipeError when a file is in its place or above it, or a model is there."""
     path = Path(recipe.run_dir)
     for place in (path, *path.parents):
         if place.exists() and not place.is_dir():
             raise RecipeError(f"run_dir: {place} is a file, not a folder", "choose another run_dir")
+    if (path / WEIGHTS_FILE).exists():
+        raise RecipeError(
+            f"run_dir: {path} is a model folder or a checkpoint; training cannot go on from weights alone",
+            "run_dir is the folder of the whole run, such as runs/quickstart",
+        )
     return RunFolder(path)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from toy_run import Runs, assert_same, before_step, events
+from toy_run import Runs, assert_same, before_step, events, flip
 
 from mtkit import checkpoint, files, pipeline
 from mtkit.checkpoint import load_checkpoint, load_model, save_checkpoint, save_model, weights_of
@@ -199,12 +199,6 @@ def test_killed_for_real_again_and_again(as_process: Callable[..., subprocess.Po
 
 
 # Damage
-
-
-def flip(path: Path) -> None:
-    content = bytearray(path.read_bytes())
-    content[len(content) // 2] ^= 1
-    path.write_bytes(content)
 
 
 def newer(path: Path) -> None:

@@ -94,6 +94,13 @@ def signalled(number: signal.Signals) -> Callable[[], None]:
     return lambda: os.kill(os.getpid(), number)
 
 
+def flip(path: Path) -> None:
+    """Change one bit in the middle of a file."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
 def events(run: RunFolder, *kinds: str) -> list[dict[str, Any]]:
     """The events of a run, of all kinds or some, without what no two runs have in common."""
     rows = read_json_lines(run.metrics)

@@ -46,4 +46,5 @@ def average(
         raise ModelError(f"{run}: is not a run folder, it has no recipe.yaml", "train first: mtkit train RECIPE")
     settings = Recipe.load(folder.recipe).average
     steps = pipeline.average(folder, select or settings.select, checkpoints or settings.checkpoints)
-    print(f"{folder.model}: mean of {len(steps)} checkpoints, steps {', '.join(map(str, steps))}")
+    mean = f"step {steps[0]}" if len(steps) == 1 else f"mean of steps {', '.join(map(str, steps))}"
+    print(f"{folder.model}: {mean}")
