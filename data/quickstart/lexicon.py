@@ -311,8 +311,6 @@ SKILLS = _rows(
 LANGUAGES = _rows("汉语 Chinese; 英语 English; 法语 French; 德语 German; 日语 Japanese; 俄语 Russian")
 SUBJECTS = LANGUAGES + _rows("数学 math; 历史 history; 物理 physics; 化学 chemistry; 音乐 music")
 
-FOOD = ("fruit", "vegetables", "dishes", "sweets")
-
 
 def _transitives(bare: str, text: str) -> list[Transitive]:
     """Rows: Chinese, English words joined by "_", object groups joined by "+", place groups joined by "+" or "-"."""

@@ -119,10 +119,6 @@ class Phrases:
             case _:
                 return Phrase(noun.zh, f"the {noun.en}", word=noun.zh, adult=is_adult)
 
-    def someone(self) -> Phrase:
-        """An indefinite person: 一位医生, 三个孩子."""
-        return self.counted(self.person_noun(), "")
-
     def subject(self, adult: bool = False, pronouns: float = 0.35, asked: bool = False) -> Phrase:
         """Whom a sentence is about; in a question not "I" or "we"."""
         if asked:
