@@ -11,7 +11,8 @@ DIVERGED = 4.0
 
 ADVICE = "lower schedule.rate or lengthen schedule.warmup_steps, use optimizer.clip_norm, or training.precision: fp32"
 
-_MEMORY = 100  # updates that mean and deviation look back on
+_QUIET = 100  # first updates, in which nothing counts as a spike
+_MEMORY = 20  # updates that mean and deviation look back on; more would hide a spike in the slope of a falling loss
 _DEVIATIONS = 6.0
 _LEAST_RISE = 0.1  # of the mean: a loss that hardly varies must not make every ripple a spike
 
@@ -27,7 +28,7 @@ def largest_nll(vocab_size: int) -> float:
 
 @dataclass(slots=True)
 class LossTrack:
-    """Running mean and variance of the loss, exponentially forgetting after some 100 updates; part of the state."""
+    """Running mean and variance of the loss, exponentially forgetting after some 20 updates; part of the state."""
 
     updates: int = 0
     mean: float = 0.0
@@ -38,7 +39,7 @@ class LossTrack:
 
         Infinite for the first 100 updates, when the loss still falls steeply.
         """
-        if self.updates < _MEMORY:
+        if self.updates < _QUIET:
             return math.inf
         return self.mean + max(_DEVIATIONS * math.sqrt(self.variance), _LEAST_RISE * abs(self.mean))
 
