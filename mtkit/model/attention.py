@@ -46,12 +46,16 @@ class MultiHeadAttention(nn.Module):
     def forward(self, q_BHTE: Tensor, k_BHSE: Tensor, v_BHSE: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
         """The attended rows_BTD. `mask` broadcasts to B, H, T, S; `causal` hides later positions (T must equal S).
 
-        On a CPU low precision is raised to float32 for the attention itself: there, the backward pass of the
-        low-precision kernel takes several times as long.
+        On a CPU, training writes the attention out: at the lengths of sentences torch's fused kernel takes longer,
+        above all its backward pass in low precision. The softmax is never in low precision.
         """
         dropout = self.dropout if self.training else 0.0
-        if q_BHTE.device.type == "cpu" and q_BHTE.dtype in (torch.bfloat16, torch.float16):
-            q_BHTE, k_BHSE, v_BHSE = q_BHTE.float(), k_BHSE.float(), v_BHSE.float()
+        if q_BHTE.device.type == "cpu" and torch.is_grad_enabled():
+            if causal:
+                mask = torch.ones(q_BHTE.shape[2], k_BHSE.shape[2], dtype=torch.bool).tril()
+            weights_BHTS = F.dropout(self.weights(q_BHTE, k_BHSE, mask), dropout)
+            mixed_BHTE = weights_BHTS.to(v_BHSE.dtype) @ v_BHSE
+            return self.output(mixed_BHTE.transpose(1, 2).flatten(2))
         with torch.autocast(q_BHTE.device.type, enabled=False):
             mixed_BHTE = F.scaled_dot_product_attention(
                 q_BHTE, k_BHSE, v_BHSE, attn_mask=mask, dropout_p=dropout, is_causal=causal
@@ -60,7 +64,10 @@ class MultiHeadAttention(nn.Module):
 
     def weights(self, q_BHTE: Tensor, k_BHSE: Tensor, mask: Tensor | None) -> Tensor:
         """The attention weights_BHTS that `forward` applies, for alignments and coverage."""
-        scores = (q_BHTE.float() @ k_BHSE.float().transpose(-1, -2)) * q_BHTE.shape[-1] ** -0.5
+        scores_BHTS = q_BHTE @ k_BHSE.transpose(-1, -2)
+        if scores_BHTS.dtype in (torch.bfloat16, torch.float16):
+            scores_BHTS = scores_BHTS.float()
+        scores_BHTS = scores_BHTS * q_BHTE.shape[-1] ** -0.5
         if mask is not None:
-            scores = scores.masked_fill(~mask, -torch.inf)
-        return scores.softmax(-1)
+            scores_BHTS = scores_BHTS + torch.zeros_like(mask, dtype=scores_BHTS.dtype).masked_fill(~mask, -torch.inf)
+        return scores_BHTS.softmax(-1)

@@ -20,17 +20,18 @@ class _ChunkedLoss(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, smoothing: float) -> Any:
+    def forward(
+        ctx: Any, hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, smoothing: float, low: torch.dtype
+    ) -> Any:
         vocabulary = weight_VD.shape[0]
-        hidden_ND = hidden_ND.to(weight_VD.dtype)
+        hidden_ND, low_VD = hidden_ND.to(low), weight_VD.to(low)
         needed = any(ctx.needs_input_grad[:2])
         grad_hidden = torch.empty_like(hidden_ND) if needed else None
         grad_weight = torch.zeros_like(weight_VD) if needed else None
-        smoothed = hidden_ND.new_zeros(())
-        plain = hidden_ND.new_zeros(())
+        smoothed, plain = weight_VD.new_zeros(()), weight_VD.new_zeros(())
         for begin in range(0, hidden_ND.shape[0], CHUNK):
             chunk, targets = hidden_ND[begin : begin + CHUNK], targets_N[begin : begin + CHUNK, None]
-            log_p = torch.log_softmax(chunk @ weight_VD.t(), dim=-1)
+            log_p = torch.log_softmax(chunk @ low_VD.t(), dim=-1, dtype=weight_VD.dtype)
             nll = -log_p.gather(1, targets).sum()
             plain += nll
             smoothed += (1 - smoothing) * nll
@@ -41,8 +42,9 @@ class _ChunkedLoss(torch.autograd.Function):
                 if smoothing:
                     grad -= smoothing / vocabulary
                 grad.scatter_add_(1, targets, grad.new_full((), smoothing - 1).expand_as(targets))
-                torch.mm(grad, weight_VD, out=grad_hidden[begin : begin + CHUNK])
-                grad_weight.addmm_(grad.t(), chunk)
+                grad = grad.to(low)
+                torch.mm(grad, low_VD, out=grad_hidden[begin : begin + CHUNK])
+                grad_weight += grad.t() @ chunk
         ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.mark_non_differentiable(plain)
         return smoothed, plain
@@ -51,16 +53,18 @@ class _ChunkedLoss(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> Any:
         grad_hidden, grad_weight = ctx.saved_tensors
-        return grad_hidden * grads[0], grad_weight * grads[0], None, None
+        return grad_hidden * grads[0], grad_weight * grads[0], None, None, None
 
 
-def projected_nll(hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, smoothing: float) -> tuple[Tensor, Tensor]:
+def projected_nll(
+    hidden_ND: Tensor, weight_VD: Tensor, targets_N: Tensor, smoothing: float, low: torch.dtype | None = None
+) -> tuple[Tensor, Tensor]:
     """Sums over N of the smoothed loss, with gradients, and of the plain negative log-likelihood, without; in nats.
 
     loss = (1 - s) * -log p(target) + s * mean over all V ids of -log p(v), where p = softmax(hidden W^T) (Szegedy et
-    al. 2016, section 7; the mass s is spread over all V ids, as F.cross_entropy does). Computed in the precision of
-    the weight, without ever holding all logits.
+    al. 2016, section 7; the mass s is spread over all V ids, as F.cross_entropy does). Softmax and sums are in
+    the precision of the weight, matrix products in that of `low`, if given; all logits are never held at once.
     """
     with torch.autocast(hidden_ND.device.type, enabled=False):
-        smoothed, plain = _ChunkedLoss.apply(hidden_ND, weight_VD, targets_N, smoothing)
+        smoothed, plain = _ChunkedLoss.apply(hidden_ND, weight_VD, targets_N, smoothing, low or weight_VD.dtype)
     return smoothed, plain

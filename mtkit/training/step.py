@@ -46,7 +46,9 @@ def batch_loss(model: nn.Module, output_VD: Tensor, batch: Batch, settings: Step
     with autocast(settings.dtype, batch.source_BS.device):
         hidden_BTD = model(batch.source_BS, batch.target_in_BT)
     real_BT = batch.target_out_BT != PAD
-    return projected_nll(hidden_BTD[real_BT], output_VD, batch.target_out_BT[real_BT], settings.label_smoothing)
+    return projected_nll(
+        hidden_BTD[real_BT], output_VD, batch.target_out_BT[real_BT], settings.label_smoothing, settings.dtype
+    )
 
 
 def train_step(
