@@ -28,10 +28,12 @@ from mtkit.text.tokenizer import Tokenizers
 def describe(folder: Path) -> dict[str, Any]:
     """All that is known of the model in a model, run or checkpoint folder, as JSON values.
 
+    Of a run folder that has no average yet it is the newest checkpoint.
+
     Raises ModelError when there is no model, or a file of it is missing or damaged as far as that shows without
     reading the weights; see `verify`.
     """
-    weights_path, home = find_model(folder)
+    weights_path, home = _find(folder)
     recipe, tokenizers = Recipe.load(home / RECIPE_FILE), Tokenizers.load(home)
     table = read_tensor_table(weights_path)
     history = _history(weights_path.parent)
@@ -57,6 +59,15 @@ def describe(folder: Path) -> dict[str, Any]:
         },
         "files": {path.name: path.stat().st_size for path in sorted(weights_path.parent.iterdir()) if path.is_file()},
     }
+
+
+def _find(folder: Path) -> tuple[Path, Path]:
+    """As `find_model`; of a run that has no average yet, the newest checkpoint."""
+    run = RunFolder(folder)
+    steps = run.steps()
+    if steps and not (run.model / WEIGHTS_FILE).is_file():
+        return find_model(run.checkpoint(steps[-1]))
+    return find_model(folder)
 
 
 def _history(folder: Path) -> dict[str, Any]:
@@ -100,7 +111,7 @@ def _tests(folder: Path, weights_sha256: str | None) -> dict[str, Any]:
 
 def verify(folder: Path) -> None:
     """Raise ModelError, naming the file, when weights or tokenizer are not those that were written."""
-    weights_path, home = find_model(folder)
+    weights_path, home = _find(folder)
     model = weights_path.parent
     if (model / LINEAGE_FILE).is_file():
         expected = read_lineage(model)

@@ -537,3 +537,12 @@ def test_a_checkpoint_of_another_tokenizer_is_refused(runs: Runs, monkeypatch: p
     with pytest.raises(ModelError, match="was trained with the tokenizer 000000000000"):
         runs.train()
     assert run.steps() == [6]
+
+
+def test_zero_steps_save_the_start(runs: Runs) -> None:
+    run = runs.train(training={"max_steps": 0})
+    assert run.steps() == [0]
+    before = run.metrics.read_bytes()
+    runs.train(training={"max_steps": 0})
+    assert run.metrics.read_bytes() == before
+    assert runs.train(training={"max_steps": 3}).steps() == [0, 3]
