@@ -54,7 +54,7 @@ def json_line(translation: Translation) -> str:
     record.update(translation.line.extra)
     record["line"] = translation.number
     record["status"] = translation.status
-    record["source"] = translation.line.text
+    record["source"] = translation.source
     record["source_pieces"] = list(translation.source_pieces or ())
     record["parts"] = translation.parts
     record["unknown_tokens"] = translation.unknown_tokens

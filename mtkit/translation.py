@@ -76,6 +76,11 @@ class Translation:
     source_pieces: Sequence[str] | None
 
     @property
+    def source(self) -> str:
+        """The line as it was given."""
+        return self.line.text
+
+    @property
     def text(self) -> str:
         """The best translation."""
         return self.hypotheses[0].text

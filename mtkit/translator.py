@@ -27,7 +27,7 @@ from mtkit.search.mbr import choose
 from mtkit.search.penalties import length_penalty
 from mtkit.search.protocol import Hypothesis, SearchModel
 from mtkit.search.run import search as run_search
-from mtkit.sections.search import Beam, Greedy, Lines, Sampling, Search
+from mtkit.sections.search import Beam, Greedy, Sampling, Search
 from mtkit.segment import joiner, split
 from mtkit.text.normalize import normalize
 from mtkit.text.tokenizer import Tokenizers
@@ -138,10 +138,10 @@ class Translator:
     ) -> Iterator[Translation]:
         """Yield the translation of each line, in order, as soon as it and all before it are ready.
 
-        Lines are read in buffers, the first of `search.lines.batch_size` lines, each next one twice as large up to
-        `buffer_size`; a buffer is sorted by length, cut into batches and answered before the next one is read. With
-        `batch_size` 1 each line is answered before the next one is read. `tags` are user-defined symbols put before
-        every source; `details` asks for tokens, source pieces and alignments; `on_batch` is called with the
+        Lines are read in buffers, the first of `search.lines.batch_size` lines, each next one twice as large until it
+        makes `buffer_size` hypotheses; a buffer is sorted by length, cut into batches and answered before the next one
+        is read. With `batch_size` 1 each line is answered before the next one is read. `tags` are user-defined symbols
+        put before every source; `details` asks for tokens, source pieces and alignments; `on_batch` is called with the
         number of lines that became complete, once for the blank ones of a buffer and after every batch.
 
         Raises UsageError or ModelError at once for a search or tags that do not fit the model. Raises DataError for a
@@ -155,7 +155,7 @@ class Translator:
         """Raise DataError when a line is too long to be translated in one piece; nothing is translated."""
         plan = self._plan(search, tags)
         number = 0
-        for buffer in _buffers(lines, plan.search.lines):
+        for buffer in _buffers(lines, plan.search):
             for ids in self.tokenizers.source.encode_batch([line.text for line in buffer]):
                 number += 1
                 if len(ids) > plan.limit:
@@ -186,7 +186,7 @@ class Translator:
 
     def _stream(self, lines: Iterable[str | Line], plan: _Plan) -> Iterator[Translation]:
         first = 1
-        for buffer in _buffers(lines, plan.search.lines):
+        for buffer in _buffers(lines, plan.search):
             yield from self._translate_buffer(self._jobs(buffer, first, plan), plan)
             first += len(buffer)
 
@@ -304,9 +304,11 @@ class Translator:
         )
 
 
-def _buffers(lines: Iterable[str | Line], section: Lines) -> Iterator[list[Line]]:
-    """Yield the lines in lists of `batch_size`, twice that, and so on up to `buffer_size`; see `translate_stream`."""
-    most = min(section.batch_size, section.buffer_size)
+def _buffers(lines: Iterable[str | Line], search: Search) -> Iterator[list[Line]]:
+    """Yield the lines in lists that grow from `batch_size` lines; see `translate_stream`."""
+    batch_size = search.lines.batch_size
+    largest = max(1, search.lines.buffer_size // hypothesis_count(search))
+    most = min(batch_size, largest)
     buffer: list[Line] = []
     characters = 0
     for line in lines:
@@ -315,8 +317,8 @@ def _buffers(lines: Iterable[str | Line], section: Lines) -> Iterator[list[Line]
         if len(buffer) >= most or characters >= _BUFFER_CHARACTERS:
             yield buffer
             buffer, characters = [], 0
-            if section.batch_size > 1:
-                most = min(2 * most, section.buffer_size)
+            if batch_size > 1:
+                most = min(2 * most, largest)
     if buffer:
         yield buffer
 

@@ -13,6 +13,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,12 +21,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from conftest import TinyCorpus
 from toy_models import save_untrained
 
 from mtkit.cli.app import main
 from mtkit.cli.search_options import search_options
 from mtkit.formats import OUTPUT_KEYS
+from mtkit.search.run import search as run_search
 from mtkit.text.tokenizer import Tokenizers
 from mtkit.translator import Translator
 
@@ -512,6 +515,86 @@ def test_every_search_option_is_documented_with_its_place_and_range(run: Run) ->
         assert option.flag in shown
 
 
+def noted_shapes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The shapes of all batches that are searched from now on."""
+    shapes: list[tuple[int, int]] = []
+
+    def noting(model: Any, source_BS: Any, *arguments: Any, **options: Any) -> Any:
+        shapes.append(tuple(source_BS.shape))
+        return run_search(model, source_BS, *arguments, **options)
+
+    monkeypatch.setattr("mtkit.translator.run_search", noting)
+    return shapes
+
+
+def test_max_tokens_and_batch_size_bound_the_batches(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    shapes = noted_shapes(monkeypatch)
+    stdin = text(["the river sees the horse."] * 20)
+    run("--method", "greedy", stdin=stdin)
+    assert [rows for rows, _ in shapes] == [20]
+    shapes.clear()
+    run("--method", "greedy", "--batch-size", 8, stdin=stdin)
+    assert [rows for rows, _ in shapes] == [8, 8, 4]  # buffers of 8 and 16 lines
+    shapes.clear()
+    run("--method", "greedy", "--max-tokens", 30, stdin=stdin)
+    assert max(rows * width for rows, width in shapes) <= 30
+
+
+def test_buffer_size_bounds_what_is_read_ahead(run: Run) -> None:
+    """Of a stream that is refused at line 10 the buffers before come out: two of 4 lines, or one with 8 after it."""
+    stdin = text(["the river."] * 9 + ["the river " * 50])
+    options = ["--batch-size", 4, "--max-source-length", 20, "--on-long", "error"]
+    assert len(run(*options, stdin=stdin).lines) == 4
+    assert len(run(*options, "--buffer-size", 4, stdin=stdin).lines) == 8
+
+
+def test_device_and_threads_are_passed_on(run: Run) -> None:
+    ended = run("--device", "cuda:77", stdin=text(LINES))
+    assert (ended.code, ended.out) == (2, b"")
+    assert "cuda:77" in ended.err
+    before = torch.get_num_threads()
+    try:
+        for threads in (2, 1):
+            assert run("--threads", threads, stdin=b"").code == 0
+            assert torch.get_num_threads() == threads
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_a_named_pipe_is_read_once(run: Run, translator: Translator, tmp_path: Path) -> None:
+    """Opened for a look and closed again, it would lose what was written to it."""
+    os.mkfifo(tmp_path / "pipe")
+    writer = threading.Thread(target=lambda: (tmp_path / "pipe").write_bytes(text(LINES)))
+    writer.start()
+    ended = run("-i", tmp_path / "pipe", "--on-long", "error")
+    writer.join(60)
+    assert (ended.code, ended.lines) == (0, translator.translate(LINES))
+
+
+def test_a_bar_counts_every_line_of_a_file(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    bars: list[tuple[int | None, list[int]]] = []
+
+    class Bar:
+        def __init__(self, label: str, total: int | None, unit: str) -> None:
+            self.heard: list[int] = []
+            bars.append((total, self.heard))
+            self.update = self.heard.append
+
+        def __enter__(self) -> "Bar":
+            return self
+
+        def __exit__(self, *error: object) -> None:
+            pass
+
+    monkeypatch.setattr("mtkit.cli.translate.bar", Bar)
+    (tmp_path / "in.txt").write_bytes(text(LINES))
+    run("-i", tmp_path / "in.txt")
+    assert [(total, sum(heard)) for total, heard in bars] == [(None, 5)]
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    run("-i", tmp_path / "in.txt")
+    assert [(total, sum(heard)) for total, heard in bars[1:]] == [(5, 5)]
+
+
 # Streams: each test is a process of its own
 
 
@@ -599,7 +682,7 @@ def test_a_full_disk_under_stdout_is_an_error(model: Path) -> None:
 
 def test_ctrl_c_ends_after_a_whole_line_with_130(model: Path, tmp_path: Path) -> None:
     """The pipe on stdout is full, so the signal meets a write that has done part of its work."""
-    (tmp_path / "in.txt").write_bytes(text(["the river sees the horse today. " * 100] * 100))
+    (tmp_path / "in.txt").write_bytes(text(["the river sees the horse today. " * 40] * 20))
     process = start(command(model, "-i", tmp_path / "in.txt", "--batch-size", 1, "--json", "--n-best", 5))
     assert process.stdout is not None
     assert select.select([process.stdout], [], [], 60)[0]
@@ -608,7 +691,7 @@ def test_ctrl_c_ends_after_a_whole_line_with_130(model: Path, tmp_path: Path) ->
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
     assert out.endswith(b"\n")
-    assert 1 <= len([json.loads(line) for line in out.split(b"\n")[:-1]]) < 100
+    assert 1 <= len([json.loads(line) for line in out.split(b"\n")[:-1]]) < 20
     assert b"Traceback" not in err
     assert b"interrupted" in err
 

@@ -121,6 +121,13 @@ def test_buffers_begin_small_and_are_answered_before_the_next_is_read(byte_token
     assert seen == [2] * 2 + [6] * 4 + [14] * 8 + [22] * 8 + [30] * 8 + [38] * 8 + [40] * 2
 
 
+def test_a_buffer_holds_fewer_lines_when_each_has_several_hypotheses(byte_tokenizers: Tokenizers) -> None:
+    read: list[int] = []
+    search = Beam(beam_size=4, n_best=4, lines=Lines(batch_size=1000, buffer_size=9))
+    stream = copying_translator(byte_tokenizers).translate_stream(pulled(6, read), search)
+    assert [len(read) for _ in stream] == [2, 2, 4, 4, 6, 6]
+
+
 def test_with_a_batch_size_of_1_a_line_is_answered_before_the_next_is_read(byte_tokenizers: Tokenizers) -> None:
     read: list[int] = []
     stream = copying_translator(byte_tokenizers).translate_stream(pulled(10, read), greedy(batch_size=1))
@@ -523,3 +530,18 @@ def test_an_ensemble_decides_together_and_shares_a_tokenizer(
 def test_a_device_that_is_not_there_is_refused(model_folder: Path) -> None:
     with pytest.raises(UsageError, match="cuda:77"):
         Translator.load(model_folder, "cuda:77")
+
+
+@pytest.mark.parametrize("target", ["en", "zh"])
+def test_no_hypothesis_breaks_a_line_whatever_bytes_a_model_says(
+    tiny_corpus: TinyCorpus, byte_tokenizers: Tokenizers, tmp_path: Path, target: str
+) -> None:
+    """Byte fallback can spell LF, CR, U+2028, NUL or half a character."""
+    languages = {"source": "en", "target": target}
+    folder = save_untrained(tmp_path / "model", tiny_corpus, byte_tokenizers, 1, languages=languages)
+    wild = Sampling(method="sampling", samples=20, temperature=100.0, lines=Lines(max_source_length=8))
+    for translation in Translator.load(folder, "cpu").translate_stream(tiny_corpus.source[:10], wild):
+        for hypothesis in translation.hypotheses:
+            assert len(hypothesis.text.splitlines()) <= 1
+            assert hypothesis.text.isprintable() or "\ufffd" in hypothesis.text
+            hypothesis.text.encode("utf-8")

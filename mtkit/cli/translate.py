@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeGuard
 
 import typer
 
@@ -125,13 +125,14 @@ def translate(
     control characters are read as a space, and none comes out. A byte order mark at the start is dropped. What is odd
     is reported by line number. A blank line gives a blank line. A line of more than --max-source-length tokens goes by
     --on-long: split (at sentence ends, then clause marks, spaces, tokens; the pieces are translated and joined again),
-    truncate, or error, which with --input refuses before any output, otherwise before the output of the lines read
-    together with it. Translations that reach the length limit, go round in a loop or are empty, and unknown source
-    tokens, are counted on stderr.
+    truncate, or error, which refuses before any output where --input is a file, otherwise before the output of the
+    lines read together with it. Translations that reach the length limit, go round in a loop or are empty, and unknown
+    source tokens, are counted on stderr.
 
-    Streams: lines are read in buffers, the first of --batch-size lines, each next one twice as large up to
-    --buffer-size, and a buffer is answered before the next is read. With --interactive, --batch-size 1 or a terminal on
-    stdin each line is answered, and the answer flushed, before the next is read. Ctrl-C ends after a whole line.
+    Streams: lines are read in buffers, the first of --batch-size lines, each next one twice as large until it makes
+    --buffer-size hypotheses, and a buffer is answered before the next is read. With --interactive, --batch-size 1 or a
+    terminal on stdin each line is answered, and the answer flushed, before the next is read. Ctrl-C ends after a whole
+    line.
 
     Output is the best translation of each line; or, with --n-best or --samples above 1 and without --mbr, the n-best
     format of Moses, ID from 0, LENGTH with ends, "|||" inside TEXT written &#124;&#124;&#124;:
@@ -170,7 +171,7 @@ def translate(
     tags = [as_utf8(symbol) for symbol in tag]
     reader = _reader(input_path, bad_utf8)
     lines = _lines(reader, json_input, prefix_file)
-    if input_path is not None and prefix_file is not None:
+    if _is_file(input_path) and _is_file(prefix_file):
         _refuse_unequal(input_path, prefix_file)
 
     from mtkit.runtime import set_threads
@@ -178,7 +179,7 @@ def translate(
 
     set_threads(threads)
     translator = Translator.load(model, device, ensemble, combine or "arithmetic")
-    if input_path is not None and search.lines.on_long == "error":
+    if _is_file(input_path) and search.lines.on_long == "error":
         translator.refuse_long(_lines(_reader(input_path, bad_utf8), json_input, None), search, tags=tags)
     several = max(changes.get("n_best", 1), changes.get("samples", 1)) > 1
     one_by_agreement = not isinstance(search, Greedy) and search.mbr != "off"
@@ -269,7 +270,7 @@ def _reader(path: Path | None, bad_utf8: BadUtf8) -> LineReader:
     """The lines of a file, or of stdin. Raises DataError at once when there is no such file."""
     if path is None:
         return LineReader(map(strip_line_end, sys.stdin.buffer), "<stdin>", bad_utf8)
-    open_binary(path).close()
+    _refuse_missing(path)
     return LineReader(read_byte_lines(path), str(path), bad_utf8)
 
 
@@ -279,8 +280,19 @@ def _lines(reader: LineReader, json_input: bool, prefix_file: Path | None) -> It
         return parse_json_lines(reader, reader.name)
     if prefix_file is None:
         return map(Line, reader)
-    open_binary(prefix_file).close()
+    _refuse_missing(prefix_file)
     return _with_prefixes(reader, prefix_file)
+
+
+def _refuse_missing(path: Path) -> None:
+    """Raise DataError when the file is not there. A named pipe is not tried: it gives its lines only once."""
+    if not path.is_fifo():
+        open_binary(path).close()
+
+
+def _is_file(path: Path | None) -> TypeGuard[Path]:
+    """Whether this can be read more than once."""
+    return path is not None and path.is_file()
 
 
 def _with_prefixes(reader: LineReader, path: Path) -> Iterator[Line]:
@@ -308,6 +320,6 @@ def _progress(path: Path | None) -> Iterator[Callable[[int], object]]:
     if path is None and not stat.S_ISREG(os.fstat(sys.stdin.fileno()).st_mode):
         yield lambda lines: None
         return
-    total = count_lines(path) if path is not None and sys.stderr.isatty() else None
+    total = count_lines(path) if _is_file(path) and sys.stderr.isatty() else None
     with bar("translate", total, " lines") as shown:
         yield shown.update
