@@ -30,16 +30,22 @@ def without_output_map(d_model: int, heads: int, dropout: float = 0.0) -> MultiH
     return attention
 
 
-def test_equals_a_slow_loop() -> None:
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_equals_a_slow_loop(dtype: torch.dtype, training: bool) -> None:
+    """By the fused kernel; in low precision, where gradients are wanted, written out."""
     torch.manual_seed(1)
-    attention = without_output_map(12, 3)
-    x_BTD, y_BSD = torch.randn(2, 5, 12).double(), torch.randn(2, 5, 12).double()
-    q, (k, v) = attention.queries(x_BTD), attention.keys_values(y_BSD)
-    real_BS = torch.tensor([[True] * 5, [True, True, False, True, False]])
-    mixed = attention(q, k, v, real_BS[:, None, None, :], causal=False)
-    torch.testing.assert_close(mixed, slow_attention(q, k, v, real_BS[:, None].expand(2, 5, 5)))
-    mixed = attention(q, k, v, None, causal=True)
-    torch.testing.assert_close(mixed, slow_attention(q, k, v, torch.ones(2, 5, 5).tril().bool()))
+    with torch.set_grad_enabled(training):
+        attention = without_output_map(12, 3).to(dtype)
+        x_BTD, y_BSD = torch.randn(2, 5, 12).to(dtype), torch.randn(2, 5, 12).to(dtype)
+        q, (k, v) = attention.queries(x_BTD), attention.keys_values(y_BSD)
+        real_BS = torch.tensor([[True] * 5, [True, True, False, True, False]])
+        masks = (real_BS[:, None, None, :], False), (None, True)
+        seen = real_BS[:, None].expand(2, 5, 5), torch.ones(2, 5, 5).tril().bool()
+        for (mask, causal), may_attend in zip(masks, seen, strict=True):
+            mixed = attention(q, k, v, mask, causal).double()
+            expected = slow_attention(q.double(), k.double(), v.double(), may_attend)
+            torch.testing.assert_close(mixed, expected, rtol=0, atol=0.02 if dtype == torch.bfloat16 else 1e-12)
 
 
 def test_maps_are_stacked_in_the_order_queries_keys_values() -> None:
@@ -83,11 +89,12 @@ def test_low_precision_is_raised_for_the_attention_itself() -> None:
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_dropout_acts_in_training_alone(training: bool) -> None:
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_dropout_acts_in_training_alone(dtype: torch.dtype, training: bool) -> None:
     torch.manual_seed(1)
-    attention = without_output_map(8, 2, dropout=0.5).train(training)
-    parts = attention.queries_keys_values(torch.randn(2, 6, 8).double())
-    expected = slow_attention(*parts, torch.ones(2, 6, 6).bool())
-    draws = torch.stack([attention(*parts, None, causal=False) for _ in range(400)])
-    assert torch.allclose(draws[0], expected) != training
+    attention = without_output_map(8, 2, dropout=0.5).to(dtype).train(training)
+    parts = attention.queries_keys_values(torch.randn(2, 6, 8).to(dtype))
+    expected = slow_attention(*(part.double() for part in parts), torch.ones(2, 6, 6).bool())
+    draws = torch.stack([attention(*parts, None, causal=False) for _ in range(400)]).double()
+    assert torch.allclose(draws[0], expected, atol=0.02) != training
     torch.testing.assert_close(draws.mean(0), expected, rtol=0, atol=0.15)

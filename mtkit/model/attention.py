@@ -8,6 +8,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from mtkit.model.dropout import Dropout
+
+LOW_PRECISION = (torch.bfloat16, torch.float16)
+
 
 class MultiHeadAttention(nn.Module):
     """softmax(Q K^T / sqrt(E)) V for each head, between linear maps. Nobody else splits heads.
@@ -20,7 +24,7 @@ class MultiHeadAttention(nn.Module):
         super().__init__()
         self.d_model = d_model
         self.heads = heads
-        self.dropout = dropout
+        self.dropout = Dropout(dropout)
         self.input = nn.Linear(d_model, 3 * d_model)
         self.output = nn.Linear(d_model, d_model)
 
@@ -46,26 +50,26 @@ class MultiHeadAttention(nn.Module):
     def forward(self, q_BHTE: Tensor, k_BHSE: Tensor, v_BHSE: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
         """The attended rows_BTD. `mask` broadcasts to B, H, T, S; `causal` hides later positions (T must equal S).
 
-        On a CPU, training writes the attention out: at the lengths of sentences torch's fused kernel takes longer,
-        above all its backward pass in low precision. The softmax is never in low precision.
+        In low precision on a CPU, training writes the attention out, as the backward pass of torch's fused kernel takes
+        several times as long there. The softmax is never in low precision.
         """
-        dropout = self.dropout if self.training else 0.0
-        if q_BHTE.device.type == "cpu" and torch.is_grad_enabled():
+        if q_BHTE.device.type == "cpu" and q_BHTE.dtype in LOW_PRECISION and torch.is_grad_enabled():
             if causal:
                 mask = torch.ones(q_BHTE.shape[2], k_BHSE.shape[2], dtype=torch.bool).tril()
-            weights_BHTS = F.dropout(self.weights(q_BHTE, k_BHSE, mask), dropout)
+            weights_BHTS = self.dropout(self.weights(q_BHTE, k_BHSE, mask))
             mixed_BHTE = weights_BHTS.to(v_BHSE.dtype) @ v_BHSE
-            return self.output(mixed_BHTE.transpose(1, 2).flatten(2))
-        with torch.autocast(q_BHTE.device.type, enabled=False):
-            mixed_BHTE = F.scaled_dot_product_attention(
-                q_BHTE, k_BHSE, v_BHSE, attn_mask=mask, dropout_p=dropout, is_causal=causal
-            )
+        else:
+            dropout = self.dropout.rate if self.training else 0.0
+            with torch.autocast(q_BHTE.device.type, enabled=False):
+                mixed_BHTE = F.scaled_dot_product_attention(
+                    q_BHTE, k_BHSE, v_BHSE, attn_mask=mask, dropout_p=dropout, is_causal=causal
+                )
         return self.output(mixed_BHTE.transpose(1, 2).flatten(2))
 
     def weights(self, q_BHTE: Tensor, k_BHSE: Tensor, mask: Tensor | None) -> Tensor:
         """The attention weights_BHTS that `forward` applies, for alignments and coverage."""
         scores_BHTS = q_BHTE @ k_BHSE.transpose(-1, -2)
-        if scores_BHTS.dtype in (torch.bfloat16, torch.float16):
+        if scores_BHTS.dtype in LOW_PRECISION:
             scores_BHTS = scores_BHTS.float()
         scores_BHTS = scores_BHTS * q_BHTE.shape[-1] ** -0.5
         if mask is not None:
