@@ -11,6 +11,8 @@ test       RUN/model/, test corpora          -> RUN/test/*.txt, RUN/scores.json
 import logging
 import shutil
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +27,9 @@ from mtkit.figures import duration
 from mtkit.files import atomic_write, read_json, sha256_file, write_json
 from mtkit.folders import RECIPE_FILE, WEIGHTS_FILE, RunFolder, check_checkpoint, read_lineage, read_scores
 from mtkit.lineage import corpus_hashes, corpus_names
+from mtkit.ranks import Ranks, joined, local_rank
 from mtkit.recipe import Recipe
+from mtkit.runtime import resolve_device
 from mtkit.sections.data import Corpus
 from mtkit.stages import done, ensure_shards, ensure_tokenizer, mark, run_folder, strike_off
 from mtkit.text.tokenizer import Tokenizers
@@ -52,11 +56,28 @@ def train(recipe: Recipe, *, fresh: bool = False) -> Outcome:
     Continues from the newest checkpoint of the run folder; `fresh` deletes the run's checkpoints first.
     Returns how training ended. Raises MtkitError of many kinds, each with what to do.
     """
-    with orderly_end(), locked(run_folder(recipe)):
-        return _train(recipe, fresh)
+    device = resolve_device(recipe.training.device, local_rank())
+    with orderly_end(), joined(device) as ranks, _locked_by_leader(run_folder(recipe), ranks):
+        return _train(recipe, fresh, ranks)
 
 
-def _train(recipe: Recipe, fresh: bool) -> Outcome:
+@contextmanager
+def _locked_by_leader(run: RunFolder, ranks: Ranks) -> Iterator[None]:
+    """Rank 0 holds the lock of the run folder, for all ranks."""
+    with ExitStack() as stack:
+        ranks.lead(lambda: stack.enter_context(locked(run)))
+        yield
+
+
+def _train(recipe: Recipe, fresh: bool, ranks: Ranks) -> Outcome:
+    if not ranks.leads:
+        logging.getLogger("mtkit").setLevel(logging.ERROR)
+    tokenizers = ranks.lead(lambda: _prepare(recipe, fresh))
+    return train_model(recipe, tokenizers, ranks)
+
+
+def _prepare(recipe: Recipe, fresh: bool) -> Tokenizers:
+    """All that comes before training: checks, tokenizer, shards."""
     run = run_folder(recipe)
     if fresh:
         clear(run)
@@ -65,7 +86,7 @@ def _train(recipe: Recipe, fresh: bool) -> Outcome:
         check_setup(recipe.evaluation.model_copy(update={"metrics": ("bleu",)}), recipe.languages.target)
     tokenizers = ensure_tokenizer(recipe)
     ensure_shards(recipe, tokenizers)
-    return train_model(recipe, tokenizers)
+    return tokenizers
 
 
 def average(run: RunFolder, how: str, count: int) -> list[int]:
@@ -96,6 +117,8 @@ def average(run: RunFolder, how: str, count: int) -> list[int]:
         "recipe_sha256": recipe.sha256(),
         "corpora_sha256": _corpora_of(run),
     }
+    if states[-1].get("initialized_from"):
+        lineage["initialized_from"] = states[-1]["initialized_from"]
     if _same_model(run.model, recipe, tokenizers, lineage):
         log.info("model: up to date (steps %s)", names)
         return steps
@@ -203,25 +226,36 @@ def _all_corpora(recipe: Recipe) -> list[Corpus]:
 def run(recipe: Recipe, *, fresh: bool = False) -> tuple[Outcome, dict[str, Scores]]:
     """All stages in order, skipping what is up to date; returns how training ended and the scores of each test corpus.
 
-    When a signal stopped training, the stages after it are not done and there are no scores.
+    When a signal stopped training, the stages after it are not done and there are no scores. With several ranks, all
+    train, and the leading one does everything else.
     """
     folder = run_folder(recipe)
-    with orderly_end():
-        fetch_missing(recipe)
-        check_files(_all_corpora(recipe), Path(recipe.data.root))
-        with locked(folder):
-            outcome = _train(recipe, fresh)
+    device = resolve_device(recipe.training.device, local_rank())
+    with orderly_end(), joined(device) as ranks:
+        ranks.lead(lambda: _bring_corpora(recipe))
+        with _locked_by_leader(folder, ranks):
+            outcome = _train(recipe, fresh, ranks)
             if outcome.signal_number is not None:
                 return outcome, {}
-            available = len(folder.steps())
-            if recipe.average.checkpoints > available:
-                log.warning(
-                    "average.checkpoints is %d, and %d are there; training.keep_last and training.keep_best decide",
-                    recipe.average.checkpoints,
-                    available,
-                )
-            average(folder, recipe.average.select, min(recipe.average.checkpoints, available))
-            scores = score_tests(recipe)
-            if not scores:
-                log.info("test: the recipe has no test corpora")
-            return outcome, scores
+            return outcome, ranks.lead(lambda: _average_and_test(folder, recipe))
+
+
+def _bring_corpora(recipe: Recipe) -> None:
+    fetch_missing(recipe)
+    check_files(_all_corpora(recipe), Path(recipe.data.root))
+
+
+def _average_and_test(folder: RunFolder, recipe: Recipe) -> dict[str, Scores]:
+    """The stages after training."""
+    available = len(folder.steps())
+    if recipe.average.checkpoints > available:
+        log.warning(
+            "average.checkpoints is %d, and %d are there; training.keep_last and training.keep_best decide",
+            recipe.average.checkpoints,
+            available,
+        )
+    average(folder, recipe.average.select, min(recipe.average.checkpoints, available))
+    scores = score_tests(recipe)
+    if not scores:
+        log.info("test: the recipe has no test corpora")
+    return scores

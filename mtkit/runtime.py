@@ -51,17 +51,18 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def resolve_device(name: str) -> torch.device:
+def resolve_device(name: str, local_rank: int = 0) -> torch.device:
     """The device for auto, cpu, cuda, cuda:N or mps. N counts within CUDA_VISIBLE_DEVICES.
 
-    Raises UsageError, listing what is visible, when the device is not there: there is no silent fall-back.
+    Where N is left open, each process of a machine takes the GPU of its `local_rank`. Raises UsageError, listing what
+    is visible, when the device is not there: there is no silent fall-back.
     """
     if name == "auto":
         if torch.cuda.is_available():
-            return torch.device("cuda", 0)
+            return resolve_device(f"cuda:{local_rank}")
         return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
     try:
-        device = torch.device(name)
+        device = torch.device(f"cuda:{local_rank}" if name == "cuda" else name)
     except RuntimeError:
         raise UsageError(f"device {name!r} is not known", "use auto, cpu, cuda, cuda:N or mps") from None
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():

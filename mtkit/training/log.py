@@ -62,10 +62,12 @@ class Window:
 class Metrics:
     """Writes events to metrics.jsonl and lines to the console; keeps the clock that speeds are measured by."""
 
-    def __init__(self, path: Path, device: torch.device, max_steps: int) -> None:
+    def __init__(self, path: Path, device: torch.device, max_steps: int, leads: bool = True) -> None:
+        """With several ranks only the one that `leads` writes."""
         self.path = path
         self.device = device
         self.max_steps = max_steps
+        self.leads = leads
         self._start_clock()
 
     def _start_clock(self) -> None:
@@ -73,6 +75,8 @@ class Metrics:
 
     def event(self, kind: str, **values: Any) -> None:
         """Append one event with the time of day."""
+        if not self.leads:
+            return
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         append_json_line(self.path, {"event": kind, "time": now, **finite(values)})
 

@@ -12,6 +12,7 @@ from mtkit.errors import ModelError, RecipeError, TrainingError
 from mtkit.files import atomic_write
 from mtkit.folders import RunFolder, set_aside
 from mtkit.lineage import differences
+from mtkit.ranks import Ranks
 from mtkit.recipe import Recipe
 from mtkit.sections.training import Cosine, Linear
 from mtkit.training.schedule import learning_rate
@@ -134,6 +135,15 @@ def restore_newest(run: RunFolder, learner: Learner) -> TrainState | None:
             "restore one from a backup, or start anew with --fresh",
         )
     return None
+
+
+def restore(run: RunFolder, learner: Learner, ranks: Ranks) -> TrainState | None:
+    """`restore_newest` on the leading rank; the others take over the checkpoint that it has chosen."""
+    state = ranks.lead(lambda: restore_newest(run, learner))
+    if state is not None and not ranks.leads:
+        weights, tensors, document = load_checkpoint(run.checkpoint(state.step))
+        learner.restore(weights, tensors, document["scaler"])
+    return state
 
 
 @contextmanager

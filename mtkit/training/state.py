@@ -12,7 +12,7 @@ from mtkit.checkpoint import build_model, set_weights, weights_of
 from mtkit.errors import ModelError, UsageError
 from mtkit.model.transformer import Transformer
 from mtkit.recipe import Recipe
-from mtkit.runtime import autocast_dtype, key_seed, resolve_device
+from mtkit.runtime import autocast_dtype, key_seed
 from mtkit.text.tokenizer import Tokenizers
 from mtkit.training.bad_numbers import LossTrack, largest_nll
 from mtkit.training.log import Window
@@ -127,13 +127,12 @@ def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
-def make_learner(recipe: Recipe, tokenizers: Tokenizers) -> Learner:
-    """A fresh model with its optimizer; the initial weights depend on the recipe's seed alone.
+def make_learner(recipe: Recipe, tokenizers: Tokenizers, device: torch.device, rank: int = 0) -> Learner:
+    """A fresh model on `device` with its optimizer; the initial weights depend on the recipe's seed alone.
 
-    Raises UsageError when the device is not there or cannot do the recipe's precision.
+    Raises UsageError when the device cannot do the recipe's precision.
     """
     training = recipe.training
-    device = resolve_device(training.device)
     if training.precision == "fp16" and device.type == "cpu":
         raise UsageError("training.precision: fp16 is for GPUs; a CPU has no fast fp16", "use bf16, auto or fp32")
     torch.manual_seed(key_seed(training.seed, "init"))
@@ -150,7 +149,7 @@ def make_learner(recipe: Recipe, tokenizers: Tokenizers) -> Learner:
         average=None if training.ema_decay is None else MovingAverage(list(core.parameters()), training.ema_decay),
         settings=StepSettings(
             seed=training.seed,
-            rank=0,
+            rank=rank,
             label_smoothing=training.label_smoothing,
             clip_norm=recipe.optimizer.clip_norm,
             dtype=dtype,

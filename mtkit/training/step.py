@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from mtkit.data.loader import Batch
 from mtkit.ids import PAD
 from mtkit.model.transformer import Transformer
+from mtkit.ranks import ALONE, Ranks
 from mtkit.runtime import autocast, key_seed
 from mtkit.training.loss import projected_nll
 from mtkit.training.optimizer import clip_gradient, global_norm
@@ -51,6 +52,22 @@ def batch_loss(model: nn.Module, output_VD: Tensor, batch: Batch, settings: Step
     )
 
 
+def exchange_gradients(parameters: Sequence[nn.Parameter], ranks: Ranks) -> None:
+    """Put the sum of all ranks' gradients in place of each rank's own; a rank without a batch adds nothing.
+
+    A weight that took no part, in a layer that LayerDrop has skipped, has the gradient zero, on one rank as on many.
+    """
+    for weight in parameters:
+        if weight.grad is None:
+            weight.grad = torch.zeros_like(weight)
+    if ranks.world == 1:
+        return
+    gradients = [weight.grad for weight in parameters if weight.grad is not None]
+    flat = ranks.total(torch.cat([gradient.flatten() for gradient in gradients]))
+    parts = flat.split([gradient.numel() for gradient in gradients])
+    torch._foreach_copy_(gradients, [part.view_as(gradient) for part, gradient in zip(parts, gradients, strict=True)])
+
+
 def train_step(
     model: nn.Module,
     core: Transformer,
@@ -59,8 +76,13 @@ def train_step(
     batches: Sequence[Batch],
     step: int,
     settings: StepSettings,
+    target_tokens: int | None = None,
+    ranks: Ranks = ALONE,
 ) -> StepReport:
-    """One update on `batches` together: the gradient is that of the mean loss over all their target tokens.
+    """One update on `batches` together: the gradient is that of the mean loss over all `target_tokens`.
+
+    Those are by default the target tokens of the batches; with several ranks, of the batches of all of them: gradients
+    are exchanged once, after the last batch. The report counts all ranks, and is the same on each.
 
     `core` holds the weights; `model` is what is called, `core` itself or its compiled form. Dropout depends on
     (seed, step, rank) alone. When loss or gradient is not finite, or the loss exceeds `max_nll`, nothing moves and
@@ -68,19 +90,22 @@ def train_step(
     """
     torch.manual_seed(key_seed(settings.seed, "step", step, settings.rank))
     parameters = [weight for weight in core.parameters() if weight.requires_grad]
-    tokens = sum(batch.kept for batch in batches)
     device = parameters[0].device
+    target_tokens = target_tokens or sum(batch.kept for batch in batches)
     loss_sum, nll_sum = torch.zeros((), device=device), torch.zeros((), device=device)
     optimizer.zero_grad(set_to_none=True)
     for batch in batches:
         smoothed, plain = batch_loss(model, core.output.weight, batch.to(device), settings)
-        scaler.scale(smoothed / tokens).backward()
+        scaler.scale(smoothed / target_tokens).backward()
         loss_sum += smoothed.detach()
         nll_sum += plain
+    exchange_gradients(parameters, ranks)
     scaler.unscale_(optimizer)
     norm = global_norm(parameters)
-    norm_value, loss, nll = torch.stack((norm, loss_sum, nll_sum)).tolist()
-    sound = math.isfinite(norm_value) and math.isfinite(loss) and nll <= settings.max_nll * tokens
+    counts = [float(sum(batch.source_tokens for batch in batches)), float(sum(batch.cells for batch in batches))]
+    sums = ranks.total(torch.stack((loss_sum, nll_sum, *torch.tensor(counts, device=device))))
+    norm_value, loss, nll, source_tokens, cells = torch.cat((norm[None], sums)).tolist()
+    sound = math.isfinite(norm_value) and math.isfinite(loss) and nll <= settings.max_nll * target_tokens
     if sound and settings.clip_norm is not None:
         clip_gradient(parameters, norm, settings.clip_norm)
     if sound:
@@ -89,9 +114,9 @@ def train_step(
     return StepReport(
         loss=loss,
         nll=nll,
-        target_tokens=tokens,
-        source_tokens=sum(batch.source_tokens for batch in batches),
-        cells=sum(batch.cells for batch in batches),
+        target_tokens=target_tokens,
+        source_tokens=int(source_tokens),
+        cells=int(cells),
         gradient_norm=norm_value,
         applied=sound,
     )

@@ -16,13 +16,14 @@ from mtkit.errors import ModelError, TrainingError
 from mtkit.figures import duration
 from mtkit.folders import RunFolder, remove_leftovers
 from mtkit.model.transformer import count_parameters
+from mtkit.ranks import ALONE, Ranks
 from mtkit.recipe import Recipe
-from mtkit.runtime import set_threads, tune_allocator
+from mtkit.runtime import resolve_device, set_threads, tune_allocator
 from mtkit.text.tokenizer import Tokenizers
 from mtkit.training.bad_numbers import ADVICE
 from mtkit.training.log import Metrics, finite
 from mtkit.training.optimizer import set_rate
-from mtkit.training.resume import keep_recipe, restore_newest
+from mtkit.training.resume import keep_recipe, restore
 from mtkit.training.saving import save
 from mtkit.training.schedule import learning_rate
 from mtkit.training.signals import Signals
@@ -43,25 +44,26 @@ class Outcome:
     signal_number: int | None = None
 
 
-def train_model(recipe: Recipe, tokenizers: Tokenizers) -> Outcome:
+def train_model(recipe: Recipe, tokenizers: Tokenizers, ranks: Ranks = ALONE) -> Outcome:
     """Train a recipe from its run folder's shards, continuing from the newest checkpoint where there is one.
 
     Writes checkpoints, metrics.jsonl and recipe.yaml into the run folder, whose lock the caller holds. On a CPU, a run
-    that was stopped and continued ends in the weights of the uninterrupted run, bit for bit.
+    that was stopped and continued ends in the weights of the uninterrupted run, bit for bit. With several ranks, all
+    train and validate together, and the leading one writes.
     Raises TrainingError when the loss is no longer a number, or a checkpoint cannot be read or written.
     """
     run = RunFolder(Path(recipe.run_dir))
     with Signals() as signals:
         tune_allocator()
         threads = set_threads(recipe.training.threads)
-        remove_leftovers(run)
-        keep_recipe(run, recipe)
+        ranks.lead(lambda: _prepare(run, recipe))
         data = open_pairs(run.shards / "train", recipe.data.train)
         valid = open_pairs(run.shards / "valid", recipe.data.valid)
         for pairs in (data, valid):
             _check_vocabulary(run, pairs, tokenizers)
-        learner = make_learner(recipe, tokenizers)
-        state = restore_newest(run, learner)
+        device = resolve_device(recipe.training.device, ranks.local)
+        learner = make_learner(recipe, tokenizers, device, ranks.rank)
+        state = restore(run, learner, ranks)
         texts = read_validation(recipe)
         loop = Loop(
             learner=learner,
@@ -69,9 +71,10 @@ def train_model(recipe: Recipe, tokenizers: Tokenizers) -> Outcome:
             run=run,
             valid=valid,
             texts=texts,
-            metrics=Metrics(run.metrics, learner.device, recipe.training.max_steps),
+            metrics=Metrics(run.metrics, learner.device, recipe.training.max_steps, ranks.leads),
             signals=signals,
             saved=state.step if state else None,
+            ranks=ranks,
         )
         if state is not None and loop.is_complete():
             log.info("training: up to date after step %d (%s)", state.step, finished(state, recipe))
@@ -79,15 +82,21 @@ def train_model(recipe: Recipe, tokenizers: Tokenizers) -> Outcome:
         check_validation(learner, valid, texts)
         loop.metrics.event("resume" if state else "start", step=loop.state.step, recipe=recipe.sha256())
         log.info(
-            "%s: %s parameters, %s pairs, %s, %s, %d threads",
+            "%s: %s parameters, %s pairs, %s, %s, %d threads%s",
             f"continuing after step {state.step}" if state else "training",
             f"{count_parameters(learner.core):,}",
             f"{len(data):,}",
             learner.device,
             str(learner.settings.dtype or torch.float32).removeprefix("torch."),
             threads,
+            f" in each of {ranks.world} processes" if ranks.world > 1 else "",
         )
         return loop.go(data)
+
+
+def _prepare(run: RunFolder, recipe: Recipe) -> None:
+    remove_leftovers(run)
+    keep_recipe(run, recipe)
 
 
 def _check_vocabulary(run: RunFolder, data: PairData, tokenizers: Tokenizers) -> None:
@@ -129,6 +138,7 @@ class Loop:
     saved: int | None
     began: float = 0.0
     sound: bool = True
+    ranks: Ranks = ALONE
 
     def is_complete(self) -> bool:
         """Whether there is nothing left to do, not even a validation that a signal had cut short."""
@@ -143,20 +153,27 @@ class Loop:
         self.began = perf_counter() - state.seconds
         if self._validation_is_due() and self._validate():
             self._save()
-        with contextlib.closing(updates(recipe, data, state.epoch, state.batch)) as stream:
-            while finished(state, recipe) is None and self.signals.received is None:
+        stopped = self._signal()
+        with contextlib.closing(updates(recipe, data, state.epoch, state.batch, self.ranks)) as stream:
+            while finished(state, recipe) is None and stopped is None:
                 self._update(next(stream))
                 self._validate_and_save()
-        reason, stopped = finished(state, recipe), self.signals.received
+                stopped = self._signal()
+        reason = finished(state, recipe)
         if reason is not None:
             self._refuse_to_end_badly()
-            self.metrics.flush(state.window, state.step, state.epoch, self._rate())
+            if state.window.updates:
+                self.metrics.flush(state.window, state.step, state.epoch, self._rate())
         if self.saved != state.step and self.sound:
             self._save()
         reason = reason or f"stopped by {signal.Signals(stopped or 0).name}"
         self.metrics.event("end", step=state.step, reason=reason, seconds=state.seconds)
         log.info("training ended after step %d, %s (%s)", state.step, duration(state.seconds), reason)
         return Outcome(state, reason, stopped)
+
+    def _signal(self) -> int | None:
+        """The signal that any rank has received; all stop together."""
+        return self.ranks.largest(self.signals.received or 0) or None
 
     def _rate(self) -> float:
         recipe = self.learner.recipe
@@ -175,6 +192,8 @@ class Loop:
             update.batches,
             state.step,
             learner.settings,
+            update.target_tokens,
+            self.ranks,
         )
         if report.applied:
             self._count(report, update)
@@ -230,7 +249,8 @@ class Loop:
         """Whether the state's step wants a validation that it has not had."""
         state, recipe = self.state, self.learner.recipe
         regular = state.step % recipe.training.validate_every_steps == 0
-        return state.step > 0 and bool(self.texts) and not state.scores_at(state.step) and (regular or self._is_last())
+        due = state.step > 0 and bool(self.texts) and (regular or self._is_last())
+        return due and not state.scores_at(state.step)
 
     def _is_last(self) -> bool:
         return finished(self.state, self.learner.recipe) in ("max_steps", "max_epochs")
@@ -256,7 +276,9 @@ class Loop:
         state, metric = self.state, self.learner.recipe.training.best_metric
         with self.metrics.paused():
             try:
-                report = validate(self.learner, self.valid, self.texts, lambda: self.signals.received is not None)
+                # Several ranks finish a validation: one of them alone must not leave it.
+                stop = (lambda: self.signals.received is not None) if self.ranks.world == 1 else (lambda: False)
+                report = validate(self.learner, self.valid, self.texts, stop, self.ranks)
             except Interrupted:
                 return False
         row = {"step": state.step, "epoch": state.epoch, **report.row()}
@@ -282,6 +304,7 @@ class Loop:
     def _save(self) -> None:
         self.state.seconds = perf_counter() - self.began
         with self.metrics.paused():
-            save(self.learner, self.state, self.run)
+            self.ranks.agree(self.learner.parameters, self.state.step)
+            self.ranks.lead(lambda: save(self.learner, self.state, self.run))
         self.metrics.event("save", step=self.state.step)
         self.saved = self.state.step

@@ -1,24 +1,28 @@
 """Which batches each update takes, from any place in the run on."""
 
 from collections.abc import Generator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-
-import numpy as np
 
 from mtkit.data.batching import epoch_indices, plan
 from mtkit.data.loader import Batch, PairData, prefetch
 from mtkit.data.shards import find_shards, open_shard
 from mtkit.errors import TrainingError
+from mtkit.ranks import ALONE, Ranks
 from mtkit.recipe import Recipe
 from mtkit.sections.data import Corpus
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The batches of one update, numbers `first` to `last` (from 1) of `epoch` (from 0), and the place after it."""
+    """The batches of one update, numbers `first` to `last` (from 1) of `epoch` (from 0), and the place after it.
+
+    `batches` are this rank's share, perhaps none at the end of an epoch; `target_tokens` counts those of all ranks.
+    """
 
     batches: list[Batch]
+    target_tokens: int
     epoch: int
     first: int
     last: int
@@ -37,32 +41,29 @@ def open_pairs(folder: Path, corpora: Sequence[Corpus]) -> PairData:
     return PairData([open_shard(path) for corpus in corpora for path in find_shards(folder, corpus.name)])
 
 
-def updates(recipe: Recipe, data: PairData, epoch: int, batch: int) -> Generator[Update]:
-    """Yield the updates from batch `batch` (from 0) of `epoch` on; a pure function of recipe, data and that place.
+def updates(recipe: Recipe, data: PairData, epoch: int, batch: int, ranks: Ranks = ALONE) -> Generator[Update]:
+    """Yield the updates from batch `batch` (from 0) of `epoch` on; a pure function of recipe, data, place and ranks.
 
+    An update takes `training.accumulate` batches a rank; the ranks take them in turn, so that no pair is seen twice.
     The last update of an epoch takes the batches that are left. Ends after `training.max_epochs`, if that is set.
     Raises TrainingError when there is nothing to train on.
     """
     corpora, sizes = recipe.data.train, _corpus_sizes(recipe.data.train, data)
-    seed, accumulate, begin = recipe.training.seed, recipe.training.accumulate, batch
+    seed, size, begin = recipe.training.seed, recipe.training.accumulate * ranks.world, batch
     while recipe.training.max_epochs is None or epoch < recipe.training.max_epochs:
         chosen = epoch_indices(sizes, [corpus.weight for corpus in corpora], seed, epoch)
         if len(chosen) == 0:
             raise TrainingError("there are no training pairs", "see what `mtkit binarize` dropped, and corpus weights")
         order = plan(data.source_lengths[chosen], data.target_lengths[chosen], recipe.batching, seed, epoch)
-        batches: list[np.ndarray] = [chosen[indices] for indices in order[begin:]]
-        stream = prefetch(data, batches)
-        try:
-            group: list[Batch] = []
-            for number, one in enumerate(stream, begin + 1):
-                group.append(one)
-                at_end = number == len(order)
-                if len(group) == accumulate or at_end:
-                    after = (epoch + 1, 0) if at_end else (epoch, number)
-                    yield Update(group, epoch, number - len(group) + 1, number, *after)
-                    group = []
-        finally:
-            stream.close()
+        groups = [order[first : first + size] for first in range(begin, len(order), size)]
+        shares = [group[ranks.rank :: ranks.world] for group in groups]
+        with closing(prefetch(data, [chosen[indices] for share in shares for indices in share])) as stream:
+            for group, share in zip(groups, shares, strict=True):
+                tokens = sum(int(data.target_lengths[chosen[indices]].sum()) for indices in group)
+                first, last = begin + 1, begin + len(group)
+                after = (epoch + 1, 0) if last == len(order) else (epoch, last)
+                yield Update([next(stream) for _ in share], tokens, epoch, first, last, *after)
+                begin = last
         epoch, begin = epoch + 1, 0
 
 

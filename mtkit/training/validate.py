@@ -14,6 +14,7 @@ from mtkit.data.corpus import Pair, read_pairs
 from mtkit.data.loader import PairData
 from mtkit.errors import DataError
 from mtkit.evaluate import Scores, score
+from mtkit.ranks import ALONE, Ranks
 from mtkit.recipe import Recipe
 from mtkit.sections.search import Beam, Greedy
 from mtkit.training.log import finite, perplexity
@@ -84,19 +85,24 @@ def check_validation(learner: Learner, data: PairData, texts: Sequence[Validatio
 
 
 def validate(
-    learner: Learner, data: PairData, texts: Sequence[ValidationText], stop: Callable[[], bool] = lambda: False
+    learner: Learner,
+    data: PairData,
+    texts: Sequence[ValidationText],
+    stop: Callable[[], bool] = lambda: False,
+    ranks: Ranks = ALONE,
 ) -> ValidationReport:
     """Loss over all of `data`, and BLEU and chrF of the texts, with the weights to translate with.
 
-    Leaves weights and mode as they were. `stop` is asked after every batch; raises Interrupted when it says yes.
+    The ranks share the work, and each gets the whole report. Leaves weights and mode as they were. `stop` is asked
+    after every batch; raises Interrupted, on every rank, when it says yes on one.
     """
     began = time.perf_counter()
     if learner.average is not None:
         learner.average.swap()
     learner.core.eval()
     try:
-        nll = mean_nll(learner, data, stop)
-        hypotheses, scores = translate_and_score(learner, texts, stop)
+        nll = mean_nll(learner, data, stop, ranks)
+        hypotheses, scores = translate_and_score(learner, texts, stop, ranks)
     finally:
         learner.core.train()
         if learner.average is not None:
@@ -110,15 +116,19 @@ def validate(
 
 
 @torch.inference_mode()
-def mean_nll(learner: Learner, data: PairData, stop: Callable[[], bool] = lambda: False) -> float:
+def mean_nll(
+    learner: Learner, data: PairData, stop: Callable[[], bool] = lambda: False, ranks: Ranks = ALONE
+) -> float:
     """Mean negative log-likelihood of the target tokens, EOS included, in nats."""
     total = tokens = 0.0
-    for indices in plan(data.source_lengths, data.target_lengths, learner.recipe.batching, 0, 0):
+    batches = plan(data.source_lengths, data.target_lengths, learner.recipe.batching, 0, 0)
+    for indices in batches[ranks.rank :: ranks.world]:
         batch = data.collate(indices).to(learner.device)
         total += float(batch_loss(learner.core, learner.core.output.weight, batch, learner.settings)[1])
         tokens += batch.kept
         _heed(stop)
-    return total / tokens
+    parts = ranks.collect((total, tokens))
+    return sum(part[0] for part in parts) / sum(part[1] for part in parts)
 
 
 def _heed(stop: Callable[[], bool]) -> None:
@@ -127,7 +137,10 @@ def _heed(stop: Callable[[], bool]) -> None:
 
 
 def translate_and_score(
-    learner: Learner, texts: Sequence[ValidationText], stop: Callable[[], bool] = lambda: False
+    learner: Learner,
+    texts: Sequence[ValidationText],
+    stop: Callable[[], bool] = lambda: False,
+    ranks: Ranks = ALONE,
 ) -> tuple[list[str], Scores]:
     """The translations of all texts in order, and their scores by the scorer of `mtkit eval`."""
     recipe = learner.recipe
@@ -135,8 +148,10 @@ def translate_and_score(
     search = validation_search(recipe)
     hypotheses: list[str] = []
     for text in texts:
-        stream = translator.translate_stream(text.sources, search, tags=text.tags, on_batch=lambda lines: _heed(stop))
-        hypotheses += [one.text for one in stream]
+        share = text.sources[ranks.rank :: ranks.world]
+        stream = translator.translate_stream(share, search, tags=text.tags, on_batch=lambda lines: _heed(stop))
+        shares = ranks.collect([one.text for one in stream])
+        hypotheses += [shares[i % ranks.world][i // ranks.world] for i in range(len(text.sources))]
     references = [line for text in texts for line in text.references]
     section = recipe.evaluation.model_copy(update={"metrics": ("bleu", "chrf")})
     return hypotheses, score(hypotheses, [references], section, recipe.languages.target)
