@@ -87,6 +87,19 @@ class Tokenizer:
         return "nfc" if self._facts.normalization_rule == "identity" else self._facts.normalization_rule
 
     @property
+    def model(self) -> bytes:
+        """The serialized SentencePiece model."""
+        return self._model
+
+    def with_model(self, model: bytes) -> "Tokenizer":
+        """Another tokenizer of the same name in errors. Raises ModelError."""
+        return Tokenizer(model, self._origin)
+
+    def has_piece(self, piece: str) -> bool:
+        """Whether this very string is a piece."""
+        return bool(self._processor.id_to_piece(self._processor.piece_to_id(piece)) == piece)
+
+    @property
     def symbols(self) -> tuple[str, ...]:
         """The user-defined symbols, in order."""
         return self._facts.symbols
