@@ -7,6 +7,7 @@ N = B * K. Fixed once: a source ends with EOS, target_in begins with BOS, both a
 import math
 from collections.abc import Iterable
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -41,6 +42,7 @@ class Transformer(nn.Module):
         self.source_positions = make_positions(section)
         self.target_positions = make_positions(section)
         self.dropout = Dropout(section.dropout)
+        self.layer_dropout = section.layer_dropout
         self.encoder = nn.ModuleList(EncoderLayer(section) for _ in range(section.encoder_layers))
         self.decoder = nn.ModuleList(DecoderLayer(section) for _ in range(section.decoder_layers))
         pre = section.norm == "pre"
@@ -66,17 +68,29 @@ class Transformer(nn.Module):
         mask_B11S = (source_BS != PAD)[:, None, None, :]
         x_BSD = self.source_positions.embed(self.source_embedding(source_BS) * self.scale, 0)
         x_BSD = self.dropout(x_BSD)
-        for layer in self.encoder:
-            x_BSD = layer(x_BSD, mask_B11S, self.source_positions)
+        for layer, kept in zip(self.encoder, self._kept(len(self.encoder)), strict=True):
+            if kept:
+                x_BSD = layer(x_BSD, mask_B11S, self.source_positions)
         return self.encoder_norm(x_BSD), mask_B11S
 
     def decode(self, target_in_BT: Tensor, memory_BSD: Tensor, mask_B11S: Tensor) -> Tensor:
         """Hidden states_BTD, each of which has seen the target up to its own position."""
         x_BTD = self.target_positions.embed(self.target_embedding(target_in_BT) * self.scale, 0)
         x_BTD = self.dropout(x_BTD)
-        for layer, cross in zip(self.decoder, self._cross(memory_BSD), strict=True):
-            x_BTD = layer(x_BTD, cross, mask_B11S, self.target_positions)
+        chosen = self._kept(len(self.decoder))
+        for layer, cross, kept in zip(self.decoder, self._cross(memory_BSD), chosen, strict=True):
+            if kept:
+                x_BTD = layer(x_BTD, cross, mask_B11S, self.target_positions)
         return self.decoder_norm(x_BTD)
+
+    def _kept(self, layers: int) -> list[bool]:
+        """Which layers this batch goes through: all, but for LayerDrop in training (Fan et al. 2020, section 3.1).
+
+        Each is skipped with probability `layer_dropout`, by torch's random state; nothing is scaled up for it.
+        """
+        if not self.training or self.layer_dropout == 0:
+            return [True] * layers
+        return [draw >= self.layer_dropout for draw in torch.rand(layers, device="cpu").tolist()]
 
     def _cross(self, memory_BSD: Tensor) -> list[tuple[Tensor, Tensor]]:
         """Every decoder layer's cross keys and values_BHSE: made here once a batch, or once a sentence in decoding."""

@@ -18,6 +18,9 @@ class Model(Section):
     dropout: float = Field(0.1, ge=0, lt=1, description="Dropout on embeddings and on each block's output")
     attention_dropout: float = Field(0.0, ge=0, lt=1, description="Dropout on attention weights")
     activation_dropout: float = Field(0.0, ge=0, lt=1, description="Dropout inside the feed-forward block")
+    layer_dropout: float = Field(
+        0.0, ge=0, lt=1, description="Rate at which training skips a whole layer for a batch (Fan et al. 2020)"
+    )
     norm: Literal["post", "pre"] = Field(
         "post", description="LayerNorm after each block as in the paper, or before it (steadier in training)"
     )

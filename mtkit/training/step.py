@@ -14,6 +14,7 @@ from mtkit.ranks import ALONE, Ranks
 from mtkit.runtime import autocast, key_seed
 from mtkit.training.loss import projected_nll
 from mtkit.training.optimizer import clip_gradient, global_norm
+from mtkit.training.regularize import drop_words, symmetric_divergence
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,18 +39,42 @@ class StepSettings:
     label_smoothing: float
     clip_norm: float | None
     dtype: torch.dtype | None
+    word_dropout: float = 0.0
+    r_drop: float = 0.0
     max_nll: float = math.inf
     """A mean negative log-likelihood above this, in nats a token, counts as a number gone bad."""
 
 
 def batch_loss(model: nn.Module, output_VD: Tensor, batch: Batch, settings: StepSettings) -> tuple[Tensor, Tensor]:
     """Sums of the smoothed and the plain loss of one batch; only real target positions are projected."""
+    return _nll(_hidden(model, batch, settings), output_VD, batch, settings)
+
+
+def training_loss(model: nn.Module, output_VD: Tensor, batch: Batch, settings: StepSettings) -> tuple[Tensor, Tensor]:
+    """`batch_loss` with word dropout and R-Drop, where the settings ask for them.
+
+    R-Drop (Liang et al. 2021, equation 4) is -log p1 - log p2 + alpha / 2 * (KL(p1|p2) + KL(p2|p1)) for two passes that
+    differ in what is dropped. Here it is half of that, mean loss + alpha / 4 * (KL + KL), so that losses, gradient
+    norms and rates mean what they mean without it.
+    """
+    if settings.r_drop == 0:
+        return batch_loss(model, output_VD, drop_words(batch, settings.word_dropout), settings)
+    first_ND, second_ND = (_hidden(model, drop_words(batch, settings.word_dropout), settings) for _ in range(2))
+    one, other = (_nll(hidden_ND, output_VD, batch, settings) for hidden_ND in (first_ND, second_ND))
+    divergence = symmetric_divergence(first_ND, second_ND, output_VD, settings.dtype)
+    return (one[0] + other[0]) / 2 + settings.r_drop / 4 * divergence, (one[1] + other[1]) / 2
+
+
+def _hidden(model: nn.Module, batch: Batch, settings: StepSettings) -> Tensor:
+    """Hidden states_ND at the real target positions."""
     with autocast(settings.dtype, batch.source_BS.device):
-        hidden_BTD = model(batch.source_BS, batch.target_in_BT)
-    real_BT = batch.target_out_BT != PAD
-    return projected_nll(
-        hidden_BTD[real_BT], output_VD, batch.target_out_BT[real_BT], settings.label_smoothing, settings.dtype
-    )
+        hidden_BTD: Tensor = model(batch.source_BS, batch.target_in_BT)
+    return hidden_BTD[batch.target_out_BT != PAD]
+
+
+def _nll(hidden_ND: Tensor, output_VD: Tensor, batch: Batch, settings: StepSettings) -> tuple[Tensor, Tensor]:
+    targets_N = batch.target_out_BT[batch.target_out_BT != PAD]
+    return projected_nll(hidden_ND, output_VD, targets_N, settings.label_smoothing, settings.dtype)
 
 
 def exchange_gradients(parameters: Sequence[nn.Parameter], ranks: Ranks) -> None:
@@ -95,7 +120,7 @@ def train_step(
     loss_sum, nll_sum = torch.zeros((), device=device), torch.zeros((), device=device)
     optimizer.zero_grad(set_to_none=True)
     for batch in batches:
-        smoothed, plain = batch_loss(model, core.output.weight, batch.to(device), settings)
+        smoothed, plain = training_loss(model, core.output.weight, batch.to(device), settings)
         scaler.scale(smoothed / target_tokens).backward()
         loss_sum += smoothed.detach()
         nll_sum += plain
