@@ -14,7 +14,7 @@ from mtkit.sections.base import Section
 from mtkit.sections.data import Batching, Data, Evaluation, Filters, Languages, TokenizerSection
 from mtkit.sections.model import Model
 from mtkit.sections.search import Beam, Search
-from mtkit.sections.training import Average, InverseSquareRoot, Optimizer, Schedule, Training
+from mtkit.sections.training import Average, InverseSquareRoot, Optimizer, Schedule, Training, frozen_layers
 from mtkit.strict_yaml import KeyPath, dump_yaml
 
 
@@ -90,6 +90,31 @@ class Recipe(Section):
                     f"model.max_positions ({self.model.max_positions}) must be at least {needed}: learned positions "
                     "must reach filters.max_length, search.lines.max_source_length, search.rules.max_length, and EOS"
                 )
+        if self.model.layer_dropout and self.training.compile:
+            raise ValueError(
+                "model.layer_dropout skips layers by chance, which training.compile cannot follow; choose one"
+            )
+        self._check_freeze()
         if self.filters.min_length > self.filters.max_length:
             raise ValueError("filters.min_length exceeds filters.max_length")
         return self
+
+    def _check_freeze(self) -> None:
+        if self.training.freeze and self.training.initialize_from is None:
+            raise ValueError("training.freeze needs training.initialize_from: random weights would stay random")
+        for part in self.training.freeze:
+            if part == "output" and self.model.share_embeddings != "none":
+                raise ValueError(
+                    f"training.freeze: with model.share_embeddings: {self.model.share_embeddings}, the output is the "
+                    "target embedding; freeze embeddings, or share none"
+                )
+            stack, _, layers = part.partition(".")
+            if not layers:
+                continue
+            first, last = frozen_layers(part)
+            count = self.model.encoder_layers if stack == "encoder" else self.model.decoder_layers
+            if not first <= last < count:
+                raise ValueError(
+                    f"training.freeze: {part} does not exist; the layers of model.{stack}_layers: {count} are "
+                    f"{stack}.0 to {stack}.{count - 1}, a range is written low-high"
+                )

@@ -17,6 +17,7 @@ from mtkit.data.vocabulary import train_tokenizer
 from mtkit.errors import DataError, ModelError, RecipeError
 from mtkit.files import read_json, write_json
 from mtkit.folders import WEIGHTS_FILE, RunFolder
+from mtkit.initial import initial_model, starting_tokenizers
 from mtkit.lineage import corpus_hashes, differences
 from mtkit.recipe import Recipe
 from mtkit.sections.data import Corpus
@@ -77,25 +78,37 @@ def ensure_tokenizer(recipe: Recipe) -> Tokenizers:
             log.info("tokenizer: up to date (%s)", _sizes(tokenizers))
             return tokenizers
         except ModelError as error:
-            log.warning("%s; training the tokenizer again", error.message)
+            log.warning("%s; making the tokenizer again", error.message)
     tokenizers = make_tokenizer(recipe)
-    log.info("tokenizer: trained (%s)", _sizes(tokenizers))
+    source = recipe.training.initialize_from
+    log.info("tokenizer: %s (%s)", f"taken over from {source}" if source else "trained", _sizes(tokenizers))
     return tokenizers
 
 
 def make_tokenizer(recipe: Recipe) -> Tokenizers:
-    """Train the run's tokenizers, whether or not there are some. Raises as `ensure_tokenizer` does."""
+    """Train the run's tokenizers, or take over those of the model it starts from, whether or not there are some.
+
+    Raises as `ensure_tokenizer` does.
+    """
     run = run_folder(recipe)
     inputs = tokenizer_inputs(recipe)
     _refuse_with_checkpoints(run, "tokenizer", inputs)
     strike_off(run, "tokenizer")
-    tokenizers = train_tokenizer(recipe, run.path)
+    initial = initial_model(recipe)
+    if initial is None:
+        tokenizers = train_tokenizer(recipe, run.path)
+    else:
+        tokenizers = starting_tokenizers(initial, recipe)
+        tokenizers.save(run.path)
     mark(run, "tokenizer", inputs)
     return tokenizers
 
 
 def tokenizer_inputs(recipe: Recipe) -> dict[str, Any]:
-    """All that the tokenizer depends on. Raises DataError when a training file is missing."""
+    """All that the tokenizer depends on. Raises DataError for a missing training file, ModelError for no model."""
+    initial = initial_model(recipe)
+    if initial is not None:
+        return {"initial_tokenizer_sha256": initial.tokenizers.sha256, "symbols": list(recipe.symbols())}
     return {
         "tokenizer": recipe.tokenizer.model_dump(mode="json"),
         "symbols": list(recipe.symbols()),

@@ -23,6 +23,8 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "weighted corpus": {"data": {"weight": 0.5}},
     "warm-up": {"schedule": {"name": "inverse_sqrt", "rate": 0.01, "warmup_steps": 8}},
     "falling rate": {"schedule": {"name": "linear", "rate": 0.01, "warmup_steps": 4}},
+    "r-drop and word dropout": {"training": {"r_drop": 2.0, "word_dropout": 0.2}},
+    "layer dropout": {"model": {"layer_dropout": 0.4, "encoder_layers": 2}, "training": {"accumulate": 2}},
     "bf16": {"training": {"precision": "bf16"}},
 }
 
@@ -207,6 +209,7 @@ def other_values(name: str) -> dict[str, Any]:
 
 
 ELSEWHERE = {"data.downloads", "data.root", "data.test", "run_dir", "training.compile", "training.device"}
+ELSEWHERE |= {"training.initialize_from"}  # in test_finetune
 """Changes of place, of what is not read in training, or of what this machine may lack."""
 
 

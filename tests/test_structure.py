@@ -23,6 +23,7 @@ ROWS = {
     "mtkit.recipe_errors": 1,
     "mtkit.recipe_source": 1,
     "mtkit.runtime": 1,
+    "mtkit.scored": 1,
     "mtkit.sections": 1,
     "mtkit.segment": 1,
     "mtkit.strict_yaml": 1,
@@ -31,6 +32,7 @@ ROWS = {
     "mtkit.text": 2,
     "mtkit.data": 3,
     "mtkit.describe": 3,
+    "mtkit.initial": 3,
     "mtkit.model": 3,
     "mtkit.search": 3,
     "mtkit.checkpoint": 4,
@@ -39,6 +41,7 @@ ROWS = {
     "mtkit.training.optimizer": 4,
     "mtkit.training.schedule": 4,
     "mtkit.average": 5,
+    "mtkit.force": 5,
     "mtkit.translator": 5,
     "mtkit.training": 6,
     "mtkit.pipeline": 6.5,  # it runs the trainer as one of its stages

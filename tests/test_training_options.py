@@ -47,6 +47,8 @@ COMPUTED: dict[tuple[str, str], tuple[Any, dict[str, Any]]] = {
     ("training", "label_smoothing"): (0.3, {}),
     ("training", "precision"): ("bf16", {}),
     ("training", "ema_decay"): (0.9, {}),
+    ("training", "r_drop"): (2.0, {}),
+    ("training", "word_dropout"): (0.2, {}),
     ("optimizer", "name"): ("adamw", {"optimizer": {"weight_decay": 0.5}}),
     ("optimizer", "beta1"): (0.5, {}),
     ("optimizer", "beta2"): (0.5, {}),
@@ -255,6 +257,7 @@ def test_an_average_of_more_than_there_are_is_said(runs: Runs, caplog: pytest.Lo
 
 def test_no_setting_is_without_a_test() -> None:
     others = {"keep_best", "best_metric", "max_bad_steps", "validate_beam_size", "device", "threads", "compile"}
+    others |= {"initialize_from", "freeze"}  # in test_finetune
     tested = set(HAPPENS) | others | {setting for section, setting in COMPUTED if section == "training"}
     assert tested == fields(Training)
     assert {setting for section, setting in COMPUTED if section == "optimizer"} == set(Optimizer.model_fields)

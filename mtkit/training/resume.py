@@ -4,8 +4,10 @@ import fcntl
 import logging
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
 
 from mtkit.checkpoint import load_checkpoint
 from mtkit.errors import ModelError, RecipeError, TrainingError
@@ -31,6 +33,7 @@ CHANGEABLE = (
     "training.best_metric",
     "training.compile",
     "training.device",
+    "training.initialize_from",
     "training.keep_best",
     "training.keep_last",
     "training.log_every_steps",
@@ -46,6 +49,8 @@ CHANGEABLE = (
     "training.validate_sentences",
 )
 """Keys that may change between two starts of one run; all others decide what the run computes.
+
+Of training.initialize_from only the place may change: what is there must be the weights that the run began with.
 
 The linear and the cosine schedule end at training.max_steps. When it changes under them, the updates still to come
 follow the new curve, and the log says at which rate: the result is that of neither recipe run through from the start.
@@ -124,6 +129,7 @@ def restore_newest(run: RunFolder, learner: Learner) -> TrainState | None:
                 f"holds {learner.tokenizers.sha256[:12]}...",
                 "put the old tokenizer back, or start anew with --fresh",
             )
+        _check_initial(folder, learner, document)
         learner.restore(weights, tensors, document["scaler"])
         for other in unreadable:
             log.warning("%s", f"{run.checkpoint(other)} is now {set_aside(run, other).name}, and can be deleted")
@@ -135,6 +141,21 @@ def restore_newest(run: RunFolder, learner: Learner) -> TrainState | None:
             "restore one from a backup, or start anew with --fresh",
         )
     return None
+
+
+def _check_initial(folder: Path, learner: Learner, document: Mapping[str, Any]) -> None:
+    """Raise RecipeError when the run began with other weights than `training.initialize_from` has now."""
+    began = (document.get("initialized_from") or {}).get("weights_sha256")
+    now = learner.initial.weights_sha256 if learner.initial else None
+    if began != now:
+        raise RecipeError(
+            f"{folder}: the run began with {_weights(began)}, training.initialize_from now has {_weights(now)}",
+            "set it back, or start anew: --fresh deletes the run's checkpoints, --set run_dir=OTHER keeps them",
+        )
+
+
+def _weights(sha256: str | None) -> str:
+    return "random weights" if sha256 is None else f"the weights with SHA-256 {sha256[:12]}..."
 
 
 def restore(run: RunFolder, learner: Learner, ranks: Ranks) -> TrainState | None:

@@ -32,6 +32,7 @@ def save(learner: Learner, state: TrainState, run: RunFolder) -> None:
         "model": learner.recipe.model.model_dump(mode="json"),
         "tokenizer_sha256": learner.tokenizers.sha256,
         "recipe_sha256": learner.recipe.sha256(),
+        "initialized_from": learner.initial.lineage() if learner.initial else None,
     }
     try:
         save_checkpoint(run, state.step, weights, tensors, document, state.scores_at(state.step))

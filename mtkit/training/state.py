@@ -10,11 +10,13 @@ from torch import Tensor, nn
 from mtkit.average import rank
 from mtkit.checkpoint import build_model, set_weights, weights_of
 from mtkit.errors import ModelError, UsageError
+from mtkit.initial import InitialModel, initial_model
 from mtkit.model.transformer import Transformer
 from mtkit.recipe import Recipe
 from mtkit.runtime import autocast_dtype, key_seed
 from mtkit.text.tokenizer import Tokenizers
 from mtkit.training.bad_numbers import LossTrack, largest_nll
+from mtkit.training.finetune import freeze, starting_weights, trained
 from mtkit.training.log import Window
 from mtkit.training.optimizer import MovingAverage, make_optimizer
 from mtkit.training.step import StepSettings
@@ -76,6 +78,7 @@ class Learner:
     scaler: torch.amp.GradScaler
     average: MovingAverage | None
     settings: StepSettings
+    initial: InitialModel | None = None
 
     @property
     def parameters(self) -> list[nn.Parameter]:
@@ -128,15 +131,22 @@ def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
 
 
 def make_learner(recipe: Recipe, tokenizers: Tokenizers, device: torch.device, rank: int = 0) -> Learner:
-    """A fresh model on `device` with its optimizer; the initial weights depend on the recipe's seed alone.
+    """A fresh model on `device` with its optimizer; the initial weights depend on the recipe's seed alone, or are those
+    of `training.initialize_from`.
 
-    Raises UsageError when the device cannot do the recipe's precision.
+    Raises UsageError when the device cannot do the recipe's precision, ModelError when there is no initial model, and
+    RecipeError when it does not fit the recipe or nothing is left to train.
     """
     training = recipe.training
     if training.precision == "fp16" and device.type == "cpu":
         raise UsageError("training.precision: fp16 is for GPUs; a CPU has no fast fp16", "use bf16, auto or fp32")
     torch.manual_seed(key_seed(training.seed, "init"))
-    core = build_model(recipe, tokenizers).to(device).train()
+    core = build_model(recipe, tokenizers)
+    initial = initial_model(recipe)
+    if initial is not None:
+        set_weights(core, starting_weights(core, initial, training.seed), initial.weights)
+    freeze(core, training.freeze)
+    core = core.to(device).train()
     dtype = autocast_dtype(training.precision, device)
     return Learner(
         recipe=recipe,
@@ -144,7 +154,7 @@ def make_learner(recipe: Recipe, tokenizers: Tokenizers, device: torch.device, r
         device=device,
         core=core,
         model=torch.compile(core, dynamic=True) if training.compile else core,  # type: ignore[arg-type]
-        optimizer=make_optimizer(recipe.optimizer, core.parameters(), device),
+        optimizer=make_optimizer(recipe.optimizer, trained(core), device),
         scaler=torch.amp.GradScaler(device.type, enabled=dtype == torch.float16),
         average=None if training.ema_decay is None else MovingAverage(list(core.parameters()), training.ema_decay),
         settings=StepSettings(
@@ -153,6 +163,9 @@ def make_learner(recipe: Recipe, tokenizers: Tokenizers, device: torch.device, r
             label_smoothing=training.label_smoothing,
             clip_norm=recipe.optimizer.clip_norm,
             dtype=dtype,
+            word_dropout=training.word_dropout,
+            r_drop=training.r_drop,
             max_nll=largest_nll(tokenizers.target.size),
         ),
+        initial=initial,
     )

@@ -21,6 +21,7 @@ from mtkit.recipe import Recipe
 from mtkit.runtime import resolve_device, set_threads, tune_allocator
 from mtkit.text.tokenizer import Tokenizers
 from mtkit.training.bad_numbers import ADVICE
+from mtkit.training.finetune import trained
 from mtkit.training.log import Metrics, finite
 from mtkit.training.optimizer import set_rate
 from mtkit.training.resume import keep_recipe, restore
@@ -81,10 +82,12 @@ def train_model(recipe: Recipe, tokenizers: Tokenizers, ranks: Ranks = ALONE) ->
             return Outcome(state, str(finished(state, recipe)))
         check_validation(learner, valid, texts)
         loop.metrics.event("resume" if state else "start", step=loop.state.step, recipe=recipe.sha256())
+        frozen = recipe.training.freeze
         log.info(
-            "%s: %s parameters, %s pairs, %s, %s, %d threads%s",
+            "%s: %s parameters%s, %s pairs, %s, %s, %d threads%s",
             f"continuing after step {state.step}" if state else "training",
             f"{count_parameters(learner.core):,}",
+            f", {sum(weight.numel() for weight in trained(learner.core)):,} of them trained" if frozen else "",
             f"{len(data):,}",
             learner.device,
             str(learner.settings.dtype or torch.float32).removeprefix("torch."),
