@@ -6,6 +6,8 @@ from pydantic import Field
 
 from mtkit.sections.base import Section
 
+FROZEN_PART = r"^(embeddings|output|(encoder|decoder)(\.\d{1,3}(-\d{1,3})?)?)$"
+
 
 class Optimizer(Section):
     """Adam (Kingma and Ba 2015) or AdamW (Loshchilov and Hutter 2019)."""
@@ -79,6 +81,30 @@ class Training(Section):
     max_epochs: int | None = Field(None, ge=1, le=1_000_000, description="Most passes over the data; null: any")
     accumulate: int = Field(1, ge=1, le=100_000, description="Batches whose gradients are added up for one update")
     label_smoothing: float = Field(0.1, ge=0, lt=1, description="Mass spread over the vocabulary (Szegedy et al. 2016)")
+    r_drop: float = Field(
+        0.0,
+        ge=0,
+        le=1000,
+        description="Weight of R-Drop (Liang et al. 2021): each batch goes through the model twice, with other "
+        "dropout, and both should predict the same; 0: off, 5 in the paper",
+    )
+    word_dropout: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Rate at which tokens of both sides are read as unknown (Bowman et al. 2016; what is to be "
+        "predicted stays)",
+    )
+    initialize_from: str | None = Field(
+        None,
+        min_length=1,
+        description="Model, run or checkpoint folder to start from, weights and tokenizer; null: random weights",
+    )
+    freeze: tuple[Annotated[str, Field(pattern=FROZEN_PART)], ...] = Field(
+        (),
+        description="Parts that stay as initialize_from has them: embeddings, output, encoder, decoder, or layers "
+        "counted from 0, such as encoder.0 or decoder.0-3",
+    )
     precision: Literal["fp32", "bf16", "fp16", "auto"] = Field(
         "fp32",
         description="bf16, fp16: mixed precision, weights in fp32; auto: bf16 where the processor has it",
@@ -122,3 +148,13 @@ class Average(Section):
 
     select: Literal["best", "last"] = Field("best", description="By validation score, or the newest")
     checkpoints: int = Field(1, ge=1, le=1000, description="How many are averaged; 1 takes one as it is")
+
+
+def frozen_layers(part: str) -> tuple[int, int]:
+    """First and last layer of a part of `training.freeze` such as encoder.3 or decoder.0-2.
+
+    >>> frozen_layers("decoder.0-2")
+    (0, 2)
+    """
+    first, _, last = part.partition(".")[2].partition("-")
+    return int(first), int(last or first)
