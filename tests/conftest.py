@@ -1,10 +1,14 @@
 """Fixtures for all tests: an invented parallel corpus and tokenizers learnt from it, made once a session."""
 
 import logging
+import os
 import random
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+# Before torch is first imported, here and in every process that a test starts: workers side by side, one thread each.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 

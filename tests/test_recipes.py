@@ -4,7 +4,9 @@ import re
 from pathlib import Path
 
 import pytest
+from conftest import TinyCorpus
 
+from mtkit import pipeline
 from mtkit.recipe import Recipe
 from mtkit.sections.model import Model
 from mtkit.sections.search import Beam
@@ -98,3 +100,38 @@ def test_every_setting_in_it_is_read(path: Path) -> None:
             assert written == loaded, where
 
     compare(read_yaml(path).value, Recipe.load(path), path.stem)
+
+
+TINY = [
+    "tokenizer.vocab_size=120",
+    "filters.max_length=100",
+    "batching.max_tokens=512",
+    "model.d_model=16",
+    "model.heads=2",
+    "model.d_ff=32",
+    "model.encoder_layers=1",
+    "model.decoder_layers=1",
+    "training.max_steps=4",
+    "training.validate_every_steps=2",
+    "training.save_every_steps=1",
+    "training.log_every_steps=1",
+    "training.device=cpu",
+    "training.threads=1",
+    "search.rules.max_length=10",
+    "data.downloads=[]",
+]
+
+
+def test_it_runs_from_corpus_to_score_at_a_tiny_size(path: Path, tiny_corpus: TinyCorpus, tmp_path: Path) -> None:
+    """All that the recipe asks for besides its size: optimizer, schedule, precision, averaging, search, scores."""
+    corpora = [
+        f"data.{part}=[{{name: tiny, source: {part}.source, target: {part}.target}}]"
+        for part in ("train", "valid", "test")
+    ]
+    places = [f"data.root={tiny_corpus.folder}", f"run_dir={tmp_path / 'run'}"]
+    recipe = Recipe.load(path, [*TINY, *corpora, *places])
+    outcome, scores = pipeline.run(recipe)
+    assert (outcome.state.step, outcome.reason) == (4, "max_steps")
+    assert scores["tiny"].sentences == 40
+    assert (tmp_path / "run" / "model" / "model.safetensors").is_file()
+    assert len((tmp_path / "run" / "test" / "tiny.txt").read_bytes().split(b"\n")) == 41
