@@ -28,6 +28,7 @@ SUMMARIES = {
     "average": "Average checkpoints of a run into its model folder.",
     "translate": "Translate lines of text, stdin to stdout.",
     "eval": "Score translations: BLEU, chrF, TER.",
+    "score": "Force-decode given pairs: log-probability, perplexity.",
     "run": "Do all stages of a recipe, from corpora to the test score.",
     "info": "Show what a model is.",
 }
@@ -65,6 +66,10 @@ def function_of(name: str) -> Callable[..., None]:
             from mtkit.cli.eval import evaluate
 
             return evaluate
+        case "score":
+            from mtkit.cli.score import score
+
+            return score
         case "run":
             from mtkit.cli.run import run
 
