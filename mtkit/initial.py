@@ -56,7 +56,7 @@ def initial_model(recipe: Recipe) -> InitialModel | None:
     theirs = Recipe.load(home / RECIPE_FILE)
     exempt = FREE if recipe.model.positions == "learned" else FREE | {"max_positions"}
     _compare("model", recipe.model.model_dump(exclude=exempt), theirs.model.model_dump(exclude=exempt), folder, home)
-    exempt = {"user_defined_symbols"}
+    exempt = {"user_defined_symbols", "bpe_dropout"}
     ours, others = (one.tokenizer.model_dump(exclude=exempt) for one in (recipe, theirs))
     _compare("tokenizer", ours, others, folder, home)
     return InitialModel(folder, weights, sha256_file(weights), Tokenizers.load(home))

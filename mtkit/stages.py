@@ -110,7 +110,7 @@ def tokenizer_inputs(recipe: Recipe) -> dict[str, Any]:
     if initial is not None:
         return {"initial_tokenizer_sha256": initial.tokenizers.sha256, "symbols": list(recipe.symbols())}
     return {
-        "tokenizer": recipe.tokenizer.model_dump(mode="json"),
+        "tokenizer": recipe.tokenizer.model_dump(mode="json", exclude={"bpe_dropout"}),
         "symbols": list(recipe.symbols()),
         "corpora": [corpus.model_dump(mode="json", include=_FILES) for corpus in recipe.data.train],
         "files": corpus_hashes(recipe.data.train, Path(recipe.data.root)),

@@ -24,6 +24,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "warm-up": {"schedule": {"name": "inverse_sqrt", "rate": 0.01, "warmup_steps": 8}},
     "falling rate": {"schedule": {"name": "linear", "rate": 0.01, "warmup_steps": 4}},
     "r-drop and word dropout": {"training": {"r_drop": 2.0, "word_dropout": 0.2}},
+    "bpe-dropout": {"tokenizer": {"vocab_size": 120, "bpe_dropout": 0.2}},
     "layer dropout": {"model": {"layer_dropout": 0.4, "encoder_layers": 2}, "training": {"accumulate": 2}},
     "bf16": {"training": {"precision": "bf16"}},
 }

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from mtkit.data.resegment import HeldShard
 from mtkit.data.shards import Shard
 from mtkit.ids import BOS, EOS, PAD
 
@@ -46,7 +47,7 @@ class Batch:
 class PairData:
     """Shards laid end to end, as one sequence of pairs."""
 
-    def __init__(self, shards: Sequence[Shard]) -> None:
+    def __init__(self, shards: Sequence[Shard | HeldShard]) -> None:
         self.shards = list(shards)
         self.starts = np.cumsum([0, *(len(shard) for shard in self.shards)])
         empty = np.empty(0, dtype=np.int64)

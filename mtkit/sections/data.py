@@ -116,6 +116,13 @@ class TokenizerSection(Section):
         description="Spell characters outside the vocabulary as UTF-8 bytes instead of an unknown token",
     )
     split_digits: bool = Field(False, description="Make every digit its own piece")
+    bpe_dropout: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="Rate at which merges are left out in training, both sides cut anew every epoch (Provilkov et al. "
+        "2020: 0.1, or 0.6 for zh, ja); begins each epoch with about a minute a million pairs; 0: off",
+    )
     user_defined_symbols: tuple[str, ...] = Field((), description="Strings that are always one piece, such as tags")
     max_sentences: int = Field(
         1_000_000,

@@ -119,6 +119,19 @@ class Tokenizer:
         encoded = self._processor.encode([normalize(text) for text in texts], num_threads=1)
         return [self._open_with_symbol(ids) for ids in encoded] if self._symbol_ids else encoded
 
+    def sample_batch(self, texts: Sequence[str], rate: float, seed: int) -> list[list[int]]:
+        """`encode` of each text with BPE-dropout (Provilkov et al. 2020): merges left out with probability `rate`.
+
+        SentencePiece's own: a merge that was left out is not tried again in the same word. Depends on texts, rate and
+        seed alone; sets SentencePiece's random seed, which nothing else here uses.
+        """
+        # A batch gets a thread of its own, whose random state begins at the seed. The largest seed means: none.
+        sentencepiece.set_random_generator_seed(seed % (2**32 - 1))
+        sampled = self._processor.encode(
+            [normalize(text) for text in texts], enable_sampling=True, nbest_size=-1, alpha=rate, num_threads=1
+        )
+        return [self._open_with_symbol(ids) for ids in sampled]
+
     def _open_with_symbol(self, ids: list[int]) -> list[int]:
         opens = len(ids) > 1 and ids[0] == self._word_start and ids[1] in self._symbol_ids.values()
         return ids[1:] if opens else ids

@@ -157,7 +157,8 @@ class Loop:
         if self._validation_is_due() and self._validate():
             self._save()
         stopped = self._signal()
-        with contextlib.closing(updates(recipe, data, state.epoch, state.batch, self.ranks)) as stream:
+        place = state.epoch, state.batch
+        with contextlib.closing(updates(recipe, data, *place, self.ranks, self.learner.tokenizers)) as stream:
             while finished(state, recipe) is None and stopped is None:
                 self._update(next(stream))
                 self._validate_and_save()
