@@ -41,3 +41,11 @@ class ModelError(MtkitError):
 
 class TrainingError(MtkitError):
     """Training that cannot go on, for example because the loss is no longer a number; exit code 1."""
+
+
+class ToldError(MtkitError):
+    """The end of one process of a job because of a failure that another one tells the user; ends without a word."""
+
+    def __init__(self, exit_code: int) -> None:
+        super().__init__("stopped by a failure that rank 0 tells")
+        self.exit_code = exit_code

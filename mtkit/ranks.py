@@ -6,7 +6,7 @@ torch.distributed underneath, and does nothing at all in a job of one process.
 
 import os
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar
@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from mtkit.errors import MtkitError, TrainingError, UsageError
+from mtkit.errors import MtkitError, ToldError, TrainingError, UsageError
 
 T = TypeVar("T")
 
@@ -28,7 +28,10 @@ PATIENCE = timedelta(days=7)
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """This process's place among `world` processes; `local` counts on this machine."""
+    """This process's place among `world` processes; `local` counts on this machine.
+
+    All methods are for all ranks together. They raise TrainingError when another rank has ended.
+    """
 
     rank: int = 0
     world: int = 1
@@ -41,64 +44,103 @@ class Ranks:
         return self.rank == 0
 
     def total(self, values: Tensor) -> Tensor:
-        """The sum of `values` over all ranks (in place)."""
+        """The sum of `values` over all ranks (in place); the same bits on each."""
         if self.world > 1:
-            dist.all_reduce(values)
+            with self._linked():
+                dist.all_reduce(values)
         return values
 
     def largest(self, value: int) -> int:
         """The largest of all ranks' values."""
         if self.world == 1:
             return value
-        device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else "cpu"
-        found = torch.tensor(value, device=device)
-        dist.all_reduce(found, dist.ReduceOp.MAX)
-        return int(found)
+        with self._linked():
+            device = torch.device("cuda", torch.cuda.current_device()) if dist.get_backend() == "nccl" else "cpu"
+            found = torch.tensor(value, device=device)
+            dist.all_reduce(found, dist.ReduceOp.MAX)
+            return int(found)
 
     def collect(self, value: T) -> list[T]:
         """Every rank's value, in the order of the ranks, on every rank."""
         if self.world == 1:
             return [value]
         values: list[Any] = [None] * self.world
-        dist.all_gather_object(values, value, group=self.patient)
+        with self._linked():
+            dist.all_gather_object(values, value, group=self.patient)
         return values
 
     def lead(self, work: Callable[[], T]) -> T:
-        """Rank 0 does the work while the others wait; its result, or its MtkitError, is everybody's."""
+        """Rank 0 does the work while the others wait; its result is everybody's.
+
+        Where it fails all ranks end: rank 0 by its own error, the others by ToldError with the same exit code.
+        """
         if self.world == 1:
             return work()
-        answer: list[Any] = [None]
-        error: BaseException | None = None
         if self.leads:
             try:
-                answer = [("done", work())]
+                value = work()
             except BaseException as failure:
-                error = failure
-                told = failure if isinstance(failure, MtkitError) else TrainingError(f"rank 0 failed: {failure!r}")
-                answer = [("failed", (type(told), told.args, getattr(told, "hint", None)))]
-        dist.broadcast_object_list(answer, src=0, group=self.patient)
-        if error is not None:
-            raise error
-        kind, value = answer[0]
-        if kind == "failed":
-            raise TrainingError(f"rank {self.rank}: stopped because rank 0 has failed: {value[1][0]}", value[2])
-        return value  # type: ignore[no-any-return]
+                with suppress(TrainingError):  # the others may have gone already
+                    self._announce((_exit_code(failure), None))
+                raise
+            self._announce((None, value))
+            return value
+        exit_code, value = self._announce(None)
+        if exit_code is not None:
+            raise ToldError(exit_code)
+        return value
+
+    def _announce(self, answer: Any) -> Any:
+        """Rank 0's answer, on every rank."""
+        answers = [answer]
+        with self._linked():
+            dist.broadcast_object_list(answers, src=0, group=self.patient)
+        return answers[0]
+
+    @contextmanager
+    def _linked(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            raise TrainingError(
+                f"the connection to another rank is lost: {str(error).strip().splitlines()[0]}",
+                "if that rank has said why, mend it; the same command goes on from the last checkpoint",
+            ) from None
+
+    def failure(self, error: MtkitError) -> MtkitError:
+        """What to raise for an error that all ranks have found alike, so that only rank 0 tells it."""
+        return error if self.leads else ToldError(error.exit_code)
 
     def agree(self, weights: Sequence[Tensor], step: int) -> None:
-        """Raise TrainingError, on every rank, when the weights are not the same everywhere."""
+        """Raise TrainingError (ToldError beside it) on every rank when the weights are not the same bits everywhere."""
         if self.world == 1:
             return
-        sums = self.collect([float(weight.double().sum()) for weight in weights])
+        sums = self.collect([checksum(weight) for weight in weights])
         for rank, theirs in enumerate(sums):
             if theirs != sums[0]:
-                raise TrainingError(
-                    f"step {step}: the weights of rank {rank} differ from those of rank 0",
-                    "the last checkpoint is sound; run the same command again, and check that all machines have the "
-                    "same versions of mtkit and torch",
+                raise self.failure(
+                    TrainingError(
+                        f"step {step}: the weights of rank {rank} differ from rank 0's; no checkpoint is written",
+                        "the last checkpoint is sound, and the same command goes on from it; check that all machines "
+                        "have the same versions of mtkit and torch, and the same kind of processor",
+                    )
                 )
 
 
 ALONE = Ranks()
+
+
+def checksum(weight: Tensor) -> int:
+    """The sum of a float32 tensor's bits, read as integers: exact, so that no order of summing matters."""
+    return int(weight.detach().contiguous().view(torch.int32).sum(dtype=torch.int64))
+
+
+def _exit_code(failure: BaseException) -> int:
+    if isinstance(failure, MtkitError):
+        return failure.exit_code
+    if isinstance(failure, KeyboardInterrupt):
+        return 130
+    return failure.code if isinstance(failure, SystemExit) and isinstance(failure.code, int) else 1
 
 
 def size_of_job() -> int:
@@ -115,7 +157,7 @@ def local_rank() -> int:
 def joined(device: torch.device) -> Iterator[Ranks]:
     """Join the job's other processes, over NCCL for CUDA and gloo otherwise, and leave them at the end.
 
-    Raises UsageError when torchrun's environment is incomplete.
+    Raises UsageError when torchrun's environment is incomplete, or several processes would share one device.
     """
     if size_of_job() == 1:
         yield ALONE
@@ -125,6 +167,11 @@ def joined(device: torch.device) -> Iterator[Ranks]:
         raise UsageError(
             f"WORLD_SIZE is {size_of_job()}, and {', '.join(missing)} is not set",
             "start the job with torchrun, or unset WORLD_SIZE for one process",
+        )
+    if device.type == "mps" or (device.type == "cuda" and device.index != local_rank()):
+        raise UsageError(
+            f"training.device is {device} in process {local_rank()} of this machine",
+            "several processes take a GPU each with training.device auto or cuda, or share the cores with cpu",
         )
     if device.type == "cuda":
         torch.cuda.set_device(device)

@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from mtkit import __version__
-from mtkit.errors import MtkitError
+from mtkit.errors import MtkitError, ToldError
 
 SUMMARIES = {
     "fetch": "Download a recipe's public corpora.",
@@ -123,6 +123,8 @@ def exit_code_of(work: Callable[[], object]) -> int:
         work()
         sys.stdout.flush()
         return 0
+    except ToldError as error:
+        return error.exit_code
     except MtkitError as error:
         _complain(error.message, error.hint)
         return error.exit_code
@@ -141,7 +143,9 @@ def exit_code_of(work: Callable[[], object]) -> int:
 
 
 def _complain(message: str, hint: str | None = None) -> None:
-    print(f"mtkit: error: {message}" + (f"\n  hint: {hint}" if hint else ""), file=sys.stderr)
+    rank = os.environ.get("RANK", "0")  # of a job that torchrun has started
+    where = "" if rank == "0" else f"rank {rank}: "
+    print(f"mtkit: error: {where}{message}" + (f"\n  hint: {hint}" if hint else ""), file=sys.stderr)
 
 
 def _prepare_streams() -> None:

@@ -31,6 +31,8 @@ class TrainState:
     batch: int = 0
     bad_steps: int = 0
     skipped_steps: int = 0
+    halved_batches: int = 0
+    processes: int = 1
     seconds: float = 0.0
     target_tokens: int = 0
     validations: list[dict[str, Any]] = field(default_factory=list)

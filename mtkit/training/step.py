@@ -8,11 +8,13 @@ import torch
 from torch import Tensor, nn
 
 from mtkit.data.loader import Batch
+from mtkit.errors import TrainingError
 from mtkit.ids import PAD
 from mtkit.model.transformer import Transformer
 from mtkit.ranks import ALONE, Ranks
 from mtkit.runtime import autocast, key_seed
 from mtkit.training.loss import projected_nll
+from mtkit.training.memory import halves, is_out_of_memory
 from mtkit.training.optimizer import clip_gradient, global_norm
 from mtkit.training.regularize import drop_words, symmetric_divergence
 
@@ -28,6 +30,8 @@ class StepReport:
     cells: int
     gradient_norm: float
     applied: bool
+    halvings: int = 0
+    """Batches, of all ranks, that were cut in halves because memory ran out."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +81,77 @@ def _nll(hidden_ND: Tensor, output_VD: Tensor, batch: Batch, settings: StepSetti
     return projected_nll(hidden_ND, output_VD, targets_N, settings.label_smoothing, settings.dtype)
 
 
+@dataclass(frozen=True, slots=True)
+class Gradients:
+    """What one rank's batches have added up to. `halvings` counts the batches that were cut because memory ran out."""
+
+    loss: Tensor
+    nll: Tensor
+    halvings: int
+
+
+def add_gradients(
+    model: nn.Module,
+    core: Transformer,
+    scaler: torch.amp.GradScaler,
+    batches: Sequence[Batch],
+    target_tokens: int,
+    step: int,
+    settings: StepSettings,
+) -> Gradients:
+    """Forward and backward over this rank's batches, from no gradient on (mutates the gradients).
+
+    Where memory runs out, the batch, and all as large, are cut in halves, and the update begins again: losses are sums,
+    so that the gradient is the same. Raises TrainingError when a single pair does not fit.
+    """
+    device = core.output.weight.device
+    parts, halvings = list(batches), 0
+    while True:
+        core.zero_grad(set_to_none=True)
+        torch.manual_seed(key_seed(settings.seed, "step", step, settings.rank))
+        loss, nll = torch.zeros((), device=device), torch.zeros((), device=device)
+        for part in parts:
+            sums = _add_gradient(model, core, scaler, part, target_tokens, settings)
+            if sums is None:
+                break
+            loss += sums[0]
+            nll += sums[1]
+        else:
+            return Gradients(loss, nll, halvings)
+        core.zero_grad(set_to_none=True)
+        if device.type == "cuda":
+            torch.cuda.empty_cache()
+        if len(part.source_BS) == 1:
+            raise TrainingError(
+                f"step {step}: out of memory with a single pair, of {part.source_tokens} source and {part.kept} "
+                "target tokens; the checkpoints are as they were",
+                "lower filters.max_length or the size of the model, or free memory on the device",
+            )
+        # A batch larger than one that does not fit will not fit either.
+        cut = [len(one.source_BS) > 1 and one.cells >= part.cells for one in parts]
+        halvings += sum(cut)
+        parts = [piece for one, large in zip(parts, cut, strict=True) for piece in (halves(one) if large else [one])]
+
+
+def _add_gradient(
+    model: nn.Module,
+    core: Transformer,
+    scaler: torch.amp.GradScaler,
+    batch: Batch,
+    target_tokens: int,
+    settings: StepSettings,
+) -> tuple[Tensor, Tensor] | None:
+    """The sums of both losses; None when memory has run out, and the gradients are useless."""
+    try:
+        smoothed, plain = training_loss(model, core.output.weight, batch.to(core.output.weight.device), settings)
+        scaler.scale(smoothed / target_tokens).backward()
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+        return None
+    return smoothed.detach(), plain.detach()
+
+
 def exchange_gradients(parameters: Sequence[nn.Parameter], ranks: Ranks) -> None:
     """Put the sum of all ranks' gradients in place of each rank's own; a rank without a batch adds nothing.
 
@@ -113,23 +188,21 @@ def train_step(
     (seed, step, rank) alone. When loss or gradient is not finite, or the loss exceeds `max_nll`, nothing moves and
     `applied` is False. Mutates weights, optimizer, scaler and torch's random state.
     """
-    torch.manual_seed(key_seed(settings.seed, "step", step, settings.rank))
     parameters = [weight for weight in core.parameters() if weight.requires_grad]
     device = parameters[0].device
     target_tokens = target_tokens or sum(batch.kept for batch in batches)
-    loss_sum, nll_sum = torch.zeros((), device=device), torch.zeros((), device=device)
-    optimizer.zero_grad(set_to_none=True)
-    for batch in batches:
-        smoothed, plain = training_loss(model, core.output.weight, batch.to(device), settings)
-        scaler.scale(smoothed / target_tokens).backward()
-        loss_sum += smoothed.detach()
-        nll_sum += plain
+    own = add_gradients(model, core, scaler, batches, target_tokens, step, settings)
+    if not batches:
+        scaler.scale(torch.zeros((), device=device))  # the scaler takes shape by its first use
     exchange_gradients(parameters, ranks)
     scaler.unscale_(optimizer)
     norm = global_norm(parameters)
-    counts = [float(sum(batch.source_tokens for batch in batches)), float(sum(batch.cells for batch in batches))]
-    sums = ranks.total(torch.stack((loss_sum, nll_sum, *torch.tensor(counts, device=device))))
-    norm_value, loss, nll, source_tokens, cells = torch.cat((norm[None], sums)).tolist()
+    # Rank 0's norm counts for all, so that no rounding tells their weights apart.
+    shared = norm if ranks.leads else torch.zeros_like(norm)
+    counts = [sum(batch.source_tokens for batch in batches), sum(batch.cells for batch in batches), own.halvings]
+    sums = ranks.total(torch.stack((shared, own.loss, own.nll, *torch.tensor(counts, dtype=norm.dtype, device=device))))
+    norm = sums[0]
+    norm_value, loss, nll, source_tokens, cells, halvings = sums.tolist()
     sound = math.isfinite(norm_value) and math.isfinite(loss) and nll <= settings.max_nll * target_tokens
     if sound and settings.clip_norm is not None:
         clip_gradient(parameters, norm, settings.clip_norm)
@@ -144,4 +217,5 @@ def train_step(
         cells=int(cells),
         gradient_norm=norm_value,
         applied=sound,
+        halvings=int(halvings),
     )

@@ -80,6 +80,12 @@ def train_model(recipe: Recipe, tokenizers: Tokenizers, ranks: Ranks = ALONE) ->
         if state is not None and loop.is_complete():
             log.info("training: up to date after step %d (%s)", state.step, finished(state, recipe))
             return Outcome(state, str(finished(state, recipe)))
+        if state is not None and state.processes != ranks.world:
+            log.warning(
+                "the run had %d processes, and has %d now: an update takes as many more or fewer batches",
+                *(state.processes, ranks.world),
+            )
+        loop.state.processes = ranks.world
         check_validation(learner, valid, texts)
         loop.metrics.event("resume" if state else "start", step=loop.state.step, recipe=recipe.sha256())
         frozen = recipe.training.freeze
@@ -199,6 +205,8 @@ class Loop:
             update.target_tokens,
             self.ranks,
         )
+        if report.halvings:
+            self._tell_halvings(report, update)
         if report.applied:
             self._count(report, update)
         else:
@@ -206,6 +214,17 @@ class Loop:
         self.sound = math.isfinite(report.loss) and report.nll <= learner.settings.max_nll * report.target_tokens
         if state.step % learner.recipe.training.log_every_steps == 0:
             state.window = self.metrics.flush(state.window, state.step, state.epoch, self._rate())
+
+    def _tell_halvings(self, report: StepReport, update: Update) -> None:
+        """Count the batches that did not fit into memory."""
+        state = self.state
+        state.halved_batches += report.halvings
+        counts = {"count": report.halvings, "total": state.halved_batches}
+        log.warning(
+            "step %d (%s): out of memory; %d batches cut in halves (%d so far); batching.max_tokens is too large",
+            *(state.step, update.place, *counts.values()),
+        )
+        self.metrics.event("oom", step=state.step, place=update.place, **counts)
 
     def _count(self, report: StepReport, update: Update) -> None:
         """Count an update that was applied, and name it where its loss stands out."""
@@ -235,19 +254,21 @@ class Loop:
         log.warning("step %d (%s): %s; skipped", state.step, update.place, figures)
         self.metrics.event("skip", step=state.step, place=update.place, reason=figures)
         if state.bad_steps >= self.learner.recipe.training.max_bad_steps:
-            raise TrainingError(
+            error = TrainingError(
                 f"step {state.step} ({update.place}): {state.bad_steps} updates in a row had a loss or gradient that "
                 f"is not finite or has diverged ({figures}); the checkpoints are as they were",
                 ADVICE,
             )
+            raise self.ranks.failure(error)
 
     def _refuse_to_end_badly(self) -> None:
         if not self.sound:
-            raise TrainingError(
+            error = TrainingError(
                 f"step {self.state.step}, the last: its loss is not finite or has diverged; the checkpoints are as "
                 "they were",
                 ADVICE,
             )
+            raise self.ranks.failure(error)
 
     def _validation_is_due(self) -> bool:
         """Whether the state's step wants a validation that it has not had."""
@@ -280,8 +301,7 @@ class Loop:
         state, metric = self.state, self.learner.recipe.training.best_metric
         with self.metrics.paused():
             try:
-                # Several ranks finish a validation: one of them alone must not leave it.
-                stop = (lambda: self.signals.received is not None) if self.ranks.world == 1 else (lambda: False)
+                stop = lambda: self.signals.received is not None  # noqa: E731
                 report = validate(self.learner, self.valid, self.texts, stop, self.ranks)
             except Interrupted:
                 return False

@@ -4,7 +4,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -21,6 +21,8 @@ from mtkit.training.log import finite, perplexity
 from mtkit.training.state import Learner
 from mtkit.training.step import batch_loss
 from mtkit.translator import Translator
+
+T = TypeVar("T")
 
 
 class Interrupted(Exception):
@@ -116,19 +118,33 @@ def validate(
 
 
 @torch.inference_mode()
-def mean_nll(
-    learner: Learner, data: PairData, stop: Callable[[], bool] = lambda: False, ranks: Ranks = ALONE
-) -> float:
+def mean_nll(learner: Learner, data: PairData, stop: Callable[[], bool] = lambda: False, ranks: Ranks = ALONE) -> float:
     """Mean negative log-likelihood of the target tokens, EOS included, in nats."""
-    total = tokens = 0.0
-    batches = plan(data.source_lengths, data.target_lengths, learner.recipe.batching, 0, 0)
-    for indices in batches[ranks.rank :: ranks.world]:
-        batch = data.collate(indices).to(learner.device)
-        total += float(batch_loss(learner.core, learner.core.output.weight, batch, learner.settings)[1])
-        tokens += batch.kept
-        _heed(stop)
-    parts = ranks.collect((total, tokens))
+
+    def share() -> tuple[float, int]:
+        total, tokens = 0.0, 0
+        batches = plan(data.source_lengths, data.target_lengths, learner.recipe.batching, 0, 0)
+        for indices in batches[ranks.rank :: ranks.world]:
+            batch = data.collate(indices).to(learner.device)
+            total += float(batch_loss(learner.core, learner.core.output.weight, batch, learner.settings)[1])
+            tokens += batch.kept
+            _heed(stop)
+        return total, tokens
+
+    parts = _shared(share, ranks)
     return sum(part[0] for part in parts) / sum(part[1] for part in parts)
+
+
+def _shared(share: Callable[[], T], ranks: Ranks) -> list[T]:
+    """What each rank's share came to. Raises Interrupted on all ranks when one of them was interrupted."""
+    try:
+        mine = [share()]
+    except Interrupted:
+        mine = []
+    parts = ranks.collect(mine)
+    if not all(parts):
+        raise Interrupted
+    return [part[0] for part in parts]
 
 
 def _heed(stop: Callable[[], bool]) -> None:
@@ -148,9 +164,13 @@ def translate_and_score(
     search = validation_search(recipe)
     hypotheses: list[str] = []
     for text in texts:
-        share = text.sources[ranks.rank :: ranks.world]
-        stream = translator.translate_stream(share, search, tags=text.tags, on_batch=lambda lines: _heed(stop))
-        shares = ranks.collect([one.text for one in stream])
+
+        def share(text: ValidationText = text) -> list[str]:
+            sources = text.sources[ranks.rank :: ranks.world]
+            stream = translator.translate_stream(sources, search, tags=text.tags, on_batch=lambda lines: _heed(stop))
+            return [one.text for one in stream]
+
+        shares = _shared(share, ranks)
         hypotheses += [shares[i % ranks.world][i // ranks.world] for i in range(len(text.sources))]
     references = [line for text in texts for line in text.references]
     section = recipe.evaluation.model_copy(update={"metrics": ("bleu", "chrf")})
