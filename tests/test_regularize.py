@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 import torch
+from conftest import TinyCorpus
 from test_step import ROWS, SETTINGS, Update, assert_gradients_close, batch
 from torch import Tensor
 from torch_model import build, framed
@@ -111,6 +112,20 @@ def test_the_two_passes_drop_different_words() -> None:
     assert losses[1][0] > losses[0][0] + 0.01
 
 
+def test_r_drop_in_low_precision_is_close() -> None:
+    model = build(dropout=0.3).train()
+    losses = []
+    for dtype in (None, torch.bfloat16):
+        torch.manual_seed(1)
+        settings = dataclasses.replace(SETTINGS, r_drop=2.0, dtype=dtype)
+        loss = training_loss(model, model.output.weight, batch(ROWS), settings)[0]
+        (gradient,) = torch.autograd.grad(loss, [model.output.weight])
+        losses.append((loss.item(), gradient.flatten()))
+    assert losses[1][0] == pytest.approx(losses[0][0], rel=0.02)
+    assert losses[1][0] != losses[0][0]
+    assert torch.nn.functional.cosine_similarity(losses[0][1], losses[1][1], dim=0) > 0.99
+
+
 # LayerDrop
 
 
@@ -163,3 +178,8 @@ def test_randomness_depends_on_the_step_alone() -> None:
         update = Update(layer_dropout=0.3, dropout=0.1)
         losses.append(update([batch(ROWS)], step, settings).loss)
     assert losses[0] == losses[1] != losses[2]
+
+
+def test_layer_dropout_and_compile_exclude_each_other(tiny_corpus: TinyCorpus) -> None:
+    with pytest.raises(ValueError, match=r"model\.layer_dropout skips layers by chance"):
+        tiny_corpus.recipe(model={"layer_dropout": 0.1}, training={"compile": True})
