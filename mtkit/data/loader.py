@@ -77,9 +77,10 @@ class PairData:
         for home in np.unique(homes):
             here = np.flatnonzero(homes == home)
             shard = self.shards[home]
-            ids, offsets = (
-                (shard.source_ids, shard.source_offsets) if side == "source" else (shard.target_ids, shard.target_offsets)
-            )
+            if side == "source":
+                ids, offsets = shard.source_ids, shard.source_offsets
+            else:
+                ids, offsets = shard.target_ids, shard.target_offsets
             bare = lengths[here] - 1
             # Cell k of the flattened rows reads ids[offset of its row + column], all rows at once.
             first = offsets[indices[here] - self.starts[home]].astype(np.int64)
