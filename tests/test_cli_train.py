@@ -55,7 +55,7 @@ def start(recipe_file: Path) -> Start:
 
 def ended(process: subprocess.Popen[bytes]) -> tuple[int, str, str]:
     """Exit code, stdout and stderr of a process that leaves nobody behind."""
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     assert survivors(process.pid) == []
     return process.returncode, out.decode(), err.decode()
 
@@ -107,7 +107,7 @@ def test_a_signal_ends_training_after_the_update(
 
     process = start("train", "--set", "training.max_steps=100000", preexec_fn=ignore)
     run = RunFolder(tmp_path / "run")
-    deadline = time.monotonic() + 100
+    deadline = time.monotonic() + 300
     while not run.steps():
         assert process.poll() is None, ended(process)
         assert time.monotonic() < deadline

@@ -73,14 +73,14 @@ def test_what_decides_the_result(runs: Runs, section: str, setting: str) -> None
 
 HAPPENS: dict[str, tuple[dict[str, Any], Measure, Any]] = {
     "max_steps": ({"max_steps": 3}, lambda run: state(run)["step"], 3),
-    "max_epochs": ({"max_epochs": 1, "max_steps": 99, "validate_every_steps": 99}, lambda run: state(run)["epoch"], 1),
+    "max_epochs": ({"max_epochs": 1, "max_steps": 45, "validate_every_steps": 99}, lambda run: state(run)["epoch"], 1),
     "validate_every_steps": ({"validate_every_steps": 3}, steps_of("valid"), [3, 4]),
     "validate_sentences": ({"validate_sentences": 5}, lambda run: events(run, "valid")[0]["sentences"], 5),
     "log_every_steps": ({"log_every_steps": 3}, steps_of("train"), [3, 4]),
     "save_every_steps": ({"save_every_steps": 3}, lambda run: run.steps(), [3, 4]),
     "keep_last": ({"keep_last": 2, "keep_best": 0, "save_every_steps": 1}, lambda run: run.steps(), [3, 4]),
     "samples": ({"samples": 2}, lambda run: [len(row["samples"]) for row in events(run, "samples")], [2, 2]),
-    "patience": ({"patience": 1, "max_steps": 50, "best_metric": "bleu"}, lambda run: state(run)["step"], 4),
+    "patience": ({"patience": 1, "max_steps": 8, "best_metric": "bleu"}, lambda run: state(run)["step"], 4),
 }
 
 
