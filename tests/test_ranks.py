@@ -1,12 +1,14 @@
 """Training in several processes: real ones over gloo, as torchrun starts them, on a model that trains in seconds."""
 
+import json
 import os
+import select
 import signal
 import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -75,32 +77,88 @@ def ended(job: "subprocess.Popen[bytes]", recipe: Recipe) -> Ended:
     return Ended(code, Path(recipe.run_dir).with_suffix(".err").read_text("utf-8"))
 
 
+STARTER = """
+import json, os, sys
+import sacrebleu, mtkit.pipeline
+from mtkit.cli.app import main
+
+for line in sys.stdin.buffer:
+    job = json.loads(line)
+    if "wait" in job:
+        print(os.waitstatus_to_exitcode(os.waitpid(job["wait"], 0)[1]), flush=True)
+        continue
+    child = os.fork()
+    if child == 0:
+        os.dup2(os.open(job["err"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os.environ.update(job["environment"])
+        sys.argv = ["mtkit", "train", job["recipe"]]
+        exec(job["before"])
+        main()
+    print(child, flush=True)
+"""
+
+
+class Starter:
+    """A process that has imported everything, and forks those that train: importing takes longer than training."""
+
+    def __init__(self) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", STARTER],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=environment(),
+        )
+
+    def ask(self, **job: Any) -> int:
+        """The answer, a number; fails when there is none in time."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self.process.stdin.write(json.dumps(job).encode() + b"\n")
+        self.process.stdin.flush()
+        ready, _, _ = select.select([self.process.stdout], [], [], 300)
+        assert ready, "a process hangs"
+        return int(self.process.stdout.readline())
+
+
+@pytest.fixture(scope="module")
+def starter() -> Iterator[Starter]:
+    one = Starter()
+    yield one
+    one.process.kill()
+    one.process.wait()
+
+
 class Pair:
     """Two processes with the environment that torchrun would give them, and nobody who ends one for the other."""
 
-    def __init__(self, recipe: Recipe, script: Sequence[str] = ("-m", "mtkit")) -> None:
+    def __init__(self, starter: Starter, recipe: Recipe, before: str = "") -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
-        place = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
-        command = [sys.executable, *script, "train", str(written(recipe))]
-        self.jobs = [
-            subprocess.Popen(
-                command,
-                stderr=subprocess.PIPE,
-                env=environment(RANK=str(rank), LOCAL_RANK=str(rank), **place),
+        shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+        self.starter = starter
+        self.errs = [Path(recipe.run_dir).with_suffix(f".err{rank}") for rank in range(2)]
+        path = str(written(recipe))
+        self.processes = [
+            starter.ask(
+                recipe=path,
+                err=str(err),
+                environment={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                before=before,
             )
-            for rank in range(2)
+            for rank, err in enumerate(self.errs)
         ]
 
-    def ended(self, seconds: float = 300) -> list[Ended]:
+    def ended(self) -> list[Ended]:
         """How both ended; fails when one hangs."""
         try:
-            errs = [job.communicate(timeout=seconds)[1].decode() for job in self.jobs]
-        finally:
-            for job in self.jobs:
-                job.kill()
-        return [Ended(job.returncode, err) for job, err in zip(self.jobs, errs, strict=True)]
+            codes = [self.starter.ask(wait=process) for process in self.processes]
+        except AssertionError:
+            for process in self.processes:
+                os.kill(process, signal.SIGKILL)
+            raise
+        return [Ended(code, err.read_text("utf-8")) for code, err in zip(codes, self.errs, strict=True)]
 
 
 def wait_for(happened: Callable[[], object]) -> None:
@@ -175,7 +233,9 @@ def test_scores_of_a_shared_validation_are_those_of_one_process(whole: tuple[Run
             assert row[name] == pytest.approx(figure, rel=1e-6), name
 
 
-def test_a_signal_ends_both_with_a_checkpoint_and_the_same_command_goes_on(whole: tuple[Runs, Recipe]) -> None:
+def test_a_signal_ends_both_with_a_checkpoint_and_the_same_command_goes_on(
+    whole: tuple[Runs, Recipe], starter: Starter
+) -> None:
     runs, recipe = whole
     stopped = runs.recipe("stopped", **SECTIONS)
     run = RunFolder(Path(stopped.run_dir))
@@ -187,7 +247,7 @@ def test_a_signal_ends_both_with_a_checkpoint_and_the_same_command_goes_on(whole
     assert "/mtkit/" not in end.err  # in a traceback; the one of torchrun is its own
     assert [row["reason"] for row in events(run, "end")] == ["stopped by SIGTERM"]
     assert 0 < run.steps()[-1] < LAST
-    pair = Pair(stopped)
+    pair = Pair(starter, stopped)
     assert [one.code for one in pair.ended()] == [0, 0]
     assert_same(RunFolder(Path(recipe.run_dir)), run, LAST)
 
@@ -201,11 +261,11 @@ def test_only_rank_0_writes_and_speaks(whole: tuple[Runs, Recipe]) -> None:
     assert "in each of 2 processes" in err
 
 
-def test_a_process_that_is_killed_ends_the_other(runs: Runs) -> None:
+def test_a_process_that_is_killed_ends_the_other(runs: Runs, starter: Starter) -> None:
     recipe = runs.recipe(training={**SECTIONS["training"], "max_epochs": None, "max_steps": 10**6})
-    pair = Pair(recipe)
+    pair = Pair(starter, recipe)
     wait_for(RunFolder(Path(recipe.run_dir)).steps)
-    pair.jobs[1].kill()
+    os.kill(pair.processes[1], signal.SIGKILL)
     began = time.monotonic()
     first, second = pair.ended()
     assert time.monotonic() - began < 60
@@ -226,17 +286,17 @@ def test_a_corpus_that_rank_0_refuses_ends_all_with_one_error(tiny_corpus: TinyC
     assert "/mtkit/" not in end.err  # in a traceback; the one of torchrun is its own
 
 
-def test_early_stopping_ends_both(runs: Runs) -> None:
+def test_early_stopping_ends_both(runs: Runs, starter: Starter) -> None:
     training = {"max_steps": 100, "validate_every_steps": 2, "patience": 1, "best_metric": "loss"}
     recipe = runs.recipe(training=training, schedule={"name": "constant", "rate": 1e-30})
-    assert [one.code for one in Pair(recipe).ended()] == [0, 0]
+    assert [one.code for one in Pair(starter, recipe).ended()] == [0, 0]
     assert events(RunFolder(Path(recipe.run_dir)), "end")[0]["reason"] == "no new best loss in 1 validations"
 
 
-def test_divergence_ends_both_with_one_error(runs: Runs) -> None:
+def test_divergence_ends_both_with_one_error(runs: Runs, starter: Starter) -> None:
     training = {"max_steps": 100, "max_bad_steps": 3}
     recipe = runs.recipe(training=training, schedule={"name": "constant", "rate": 1e6})
-    first, second = Pair(recipe).ended()
+    first, second = Pair(starter, recipe).ended()
     assert (first.code, second.code) == (1, 1)
     assert "3 updates in a row" in first.complaints[0]
     assert second.complaints == []
@@ -245,7 +305,6 @@ def test_divergence_ends_both_with_one_error(runs: Runs) -> None:
 
 FULL = """
 import os, torch
-from mtkit.cli.app import main
 from mtkit.training import step
 
 real = step.batch_loss
@@ -258,17 +317,16 @@ def batch_loss(model, output_VD, batch, settings):
     return loss
 
 step.batch_loss = batch_loss
-main()
 """
 
 
-def test_memory_that_runs_out_on_one_rank_changes_nothing_but_the_time(whole: tuple[Runs, Recipe]) -> None:
+def test_memory_that_runs_out_on_one_rank_changes_nothing_but_the_time(
+    whole: tuple[Runs, Recipe], starter: Starter
+) -> None:
     """The gradient is that of whole batches, and the failed half-done backward pass leaves nothing behind."""
     runs = whole[0]
     full = runs.recipe("full", **{**SECTIONS, "training": {**SECTIONS["training"], "max_epochs": None, "max_steps": 2}})
-    script = Path(full.run_dir).with_suffix(".py")
-    script.write_text(FULL)
-    first, second = Pair(full, [str(script)]).ended()
+    first, second = Pair(starter, full, FULL).ended()
     assert (first.code, second.code) == (0, 0), first.err + second.err
     assert "out of memory" in first.err
     run = RunFolder(Path(full.run_dir))
