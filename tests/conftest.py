@@ -3,12 +3,15 @@
 import logging
 import os
 import random
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 # Before torch is first imported, here and in every process that a test starts: workers side by side, one thread each.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A shell that starts the tests in the background has SIGINT ignored, and every process below would inherit that.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 import pytest
 
