@@ -41,10 +41,10 @@ class Lines(Section):
         "split",
         description="A longer line is split at sentence ends, clause marks, then anywhere; cut; or refused",
     )
-    max_tokens: int = Field(4096, ge=16, le=10_000_000, description="Most source tokens in a batch, padding included")
+    max_tokens: int = Field(1024, ge=16, le=10_000_000, description="Most source tokens in a batch, padding included")
     batch_size: int = Field(64, ge=1, le=100_000, description="Most sentences in a batch")
     buffer_size: int = Field(
-        4096, ge=1, le=10_000_000, description="Lines read ahead to be sorted by length; bounds the memory"
+        2048, ge=1, le=10_000_000, description="Lines read ahead to be sorted by length; bounds the memory"
     )
 
 
