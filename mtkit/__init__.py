@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mtkit.errors import MtkitError
     from mtkit.evaluate import score
-    from mtkit.recipe import Recipe
     from mtkit.pipeline import train
+    from mtkit.recipe import Recipe
     from mtkit.translator import Translator
 
 __version__ = "0.1.0"
