@@ -20,6 +20,9 @@ SetOption = Annotated[
         show_default=False,
     ),
 ]
+FreshOption = Annotated[
+    bool, typer.Option("--fresh", help="Delete the run's checkpoints, model and scores, and start anew.")
+]
 
 
 def load_recipe(path: Path, overrides: Sequence[str] = ()) -> "Recipe":

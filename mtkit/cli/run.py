@@ -1,18 +1,14 @@
 """`mtkit run`: every stage of a recipe, from its corpora to the test score."""
 
-from typing import Annotated
-
 import typer
 
-from mtkit.cli.options import RecipeArgument, SetOption, load_recipe
+from mtkit.cli.options import FreshOption, RecipeArgument, SetOption, load_recipe
 
 
 def run(
     recipe: RecipeArgument,
     overrides: SetOption = [],  # noqa: B006
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Delete the run's checkpoints, model and scores, and start anew.")
-    ] = False,
+    fresh: FreshOption = False,
 ) -> None:
     """Fetch, train the tokenizer, binarize, train, average, and score the test sets: all stages of a recipe.
 

@@ -1,18 +1,14 @@
 """`mtkit train`: a recipe's model, from the start or from where the last call stopped."""
 
-from typing import Annotated
-
 import typer
 
-from mtkit.cli.options import RecipeArgument, SetOption, load_recipe
+from mtkit.cli.options import FreshOption, RecipeArgument, SetOption, load_recipe
 
 
 def train(
     recipe: RecipeArgument,
     overrides: SetOption = [],  # noqa: B006
-    fresh: Annotated[
-        bool, typer.Option("--fresh", help="Delete the run's checkpoints, model and scores, and start anew.")
-    ] = False,
+    fresh: FreshOption = False,
 ) -> None:
     """Train a recipe's model; tokenizer and shards are made first where they are missing or stale.
 
