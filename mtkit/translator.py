@@ -1,6 +1,6 @@
 """Text to text: N lines in, N lines out, in order. Batches by length, splits long lines, answers blank ones itself.
 
-B sentences of S source tokens, right-padded.
+How a batch is searched is its engine's business (engine.py).
 """
 
 import logging
@@ -12,21 +12,19 @@ from os import PathLike
 from pathlib import Path
 from typing import Literal
 
-import torch
 from pydantic import ValidationError
-from torch import Tensor
 
 from mtkit.checkpoint import load_model
+from mtkit.engine import Batch, Engine, ModelEngine
 from mtkit.errors import DataError, ModelError, UsageError
 from mtkit.evaluate import bleu_tokenizer
-from mtkit.ids import EOS, PAD
+from mtkit.ids import EOS
 from mtkit.recipe import Recipe
 from mtkit.runtime import resolve_device
 from mtkit.search.ensemble import Ensemble
 from mtkit.search.mbr import choose
 from mtkit.search.penalties import length_penalty
 from mtkit.search.protocol import Hypothesis, SearchModel
-from mtkit.search.run import search as run_search
 from mtkit.sections.search import Beam, Greedy, Sampling, Search
 from mtkit.segment import joiner, split
 from mtkit.text.normalize import normalize
@@ -69,16 +67,18 @@ class _Job:
 
 
 class Translator:
-    """A model with its tokenizers and its recipe, ready to translate. Holds no state between calls."""
+    """A model behind an engine, with its tokenizers and recipe, ready to translate. Holds no state between calls."""
 
     def __init__(
-        self, model: SearchModel, recipe: Recipe, tokenizers: Tokenizers, device: torch.device | str = "cpu"
+        self,
+        engine: Engine,
+        recipe: Recipe,
+        tokenizers: Tokenizers,
     ) -> None:
-        """`model` is on `device`, in evaluation mode; the recipe's section `search` is the default of every call."""
-        self.model = model
+        """The recipe's section `search` is the default of every call."""
+        self.engine = engine
         self.recipe = recipe
         self.tokenizers = tokenizers
-        self.device = torch.device(device)
 
     @classmethod
     def load(
@@ -106,7 +106,7 @@ class Translator:
                     "the models of an ensemble must share one vocabulary; train them with the same tokenizer",
                 )
             models.append(other_model)
-        return cls(Ensemble(models, combine) if ensemble else model, recipe, tokenizers, target)
+        return cls(ModelEngine(Ensemble(models, combine) if ensemble else model, target), recipe, tokenizers)
 
     def translate(self, lines: Sequence[str], search: Search | None = None) -> list[str]:
         """The best translation of each line, in order; of a blank line the empty string.
@@ -222,9 +222,11 @@ class Translator:
         waiting = deque(jobs)
         plan.on_batch(sum(job.done for job in jobs))
         yield from self._ready(waiting, plan)
-        for batch in _batches(parts, plan):
-            self._translate_batch(batch, plan)
-            plan.on_batch(len({job.number for job, _ in batch if job.done}))
+        batches = list(_batches(parts, plan))
+        work = (self._work(batch, plan) for batch in batches)
+        for place, found in self.engine.search(work, plan.search, plan.details):
+            self._put(batches[place], found, plan)
+            plan.on_batch(len({job.number for job, _ in batches[place] if job.done}))
             yield from self._ready(waiting, plan)
         assert not waiting
 
@@ -233,18 +235,17 @@ class Translator:
         while waiting and waiting[0].done:
             yield self._translation(waiting.popleft(), plan)
 
-    def _translate_batch(self, batch: list[tuple[_Job, int]], plan: _Plan) -> None:
-        """Search for translations of these parts, and put them into their jobs."""
-        rows = [[*plan.tag_ids, *job.parts[index], EOS] for job, index in batch]
+    def _work(self, batch: list[tuple[_Job, int]], plan: _Plan) -> Batch:
+        """What the engine is given of these parts."""
         prefixes = [job.prefix_ids if index == 0 else [] for job, index in batch]
-        found = run_search(
-            self.model,
-            _padded(rows).to(self.device),
-            plan.search,
-            line_keys=[index * _LINE_NUMBERS + job.number for job, index in batch],
+        return Batch(
+            rows=[[*plan.tag_ids, *job.parts[index], EOS] for job, index in batch],
+            keys=[index * _LINE_NUMBERS + job.number for job, index in batch],
             prefixes=prefixes if any(prefixes) else None,
-            attention=plan.details,
         )
+
+    def _put(self, batch: list[tuple[_Job, int]], found: list[list[Hypothesis]], plan: _Plan) -> None:
+        """Put what was found for these parts into their jobs."""
         for (job, index), hypotheses in zip(batch, found, strict=True):
             source_ids = [*plan.tag_ids, *job.parts[index]]
             texts = [self._text_hypothesis(one, source_ids, plan) for one in hypotheses]
@@ -332,12 +333,6 @@ def _batches(parts: list[tuple[_Job, int]], plan: _Plan) -> Iterator[list[tuple[
         size = min(plan.search.lines.batch_size, plan.search.lines.max_tokens // width)
         yield parts[start : start + size]
         start += size
-
-
-def _padded(rows: list[list[int]]) -> Tensor:
-    """The rows as source_BS, right-padded."""
-    width = max(map(len, rows))
-    return torch.tensor([row + [PAD] * (width - len(row)) for row in rows])
 
 
 def _alignment(attention: list[list[float]], start: int, end: int) -> list[tuple[int, int]]:

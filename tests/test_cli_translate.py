@@ -523,7 +523,7 @@ def noted_shapes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
         shapes.append(tuple(source_BS.shape))
         return run_search(model, source_BS, *arguments, **options)
 
-    monkeypatch.setattr("mtkit.translator.run_search", noting)
+    monkeypatch.setattr("mtkit.engine.search", noting)
     return shapes
 
 

@@ -36,6 +36,7 @@ ROWS = {
     "mtkit.model": 3,
     "mtkit.search": 3,
     "mtkit.checkpoint": 4,
+    "mtkit.engine": 4,
     "mtkit.stages": 4,
     "mtkit.training.loss": 4,
     "mtkit.training.optimizer": 4,

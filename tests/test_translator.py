@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from pydantic import TypeAdapter
 from toy_models import BYTES, MODEL, RULES, CopyModel, copying_recipe, copying_translator, save_untrained
 
+from mtkit.engine import ModelEngine
 from mtkit.errors import DataError, ModelError, UsageError
 from mtkit.search.mbr import choose
 from mtkit.search.run import search as run_search
@@ -65,7 +66,7 @@ def test_no_line_is_too_long_and_no_output_breaks_a_line(
     search = greedy(max_source_length=limit, on_long=on_long)
     translations = list(translator.translate_stream(lines, search))
     assert [translation.number for translation in translations] == list(range(1, len(lines) + 1))
-    assert all(len(source) <= limit + 1 for source in translator.model.sources)  # type: ignore[attr-defined]
+    assert all(len(source) <= limit + 1 for source in translator.engine.model.sources)  # type: ignore[attr-defined]
     for line, translation in zip(lines, translations, strict=True):
         assert len(translation.text.splitlines()) <= 1
         assert translation.text == normalize(translation.text)
@@ -78,7 +79,7 @@ def test_blank_lines_never_enter_the_model(byte_tokenizers: Tokenizers) -> None:
     translations = list(translator.translate_stream(lines, tags=["<news>"]))
     assert [each.text for each in translations] == ["", "", "<news> the", "", "", ""]
     assert [each.status for each in translations] == ["blank", "blank", "ok", "blank", "blank", "blank"]
-    assert [len(source) for source in translator.model.sources] == [3]  # type: ignore[attr-defined]
+    assert [len(source) for source in translator.engine.model.sources] == [3]  # type: ignore[attr-defined]
 
 
 def test_no_lines_at_all(byte_tokenizers: Tokenizers) -> None:
@@ -151,7 +152,7 @@ def test_a_translation_comes_as_soon_as_all_before_it_are_there(byte_tokenizers:
     """Long lines go first; the ready ones at the front are not held back until the buffer is done."""
     translator = copying_translator(byte_tokenizers)
     stream = translator.translate_stream(["the " * 11, "the", "the " * 8], greedy(max_tokens=16, batch_size=3))
-    assert [(each.number, len(translator.model.shapes)) for each in stream] == [(1, 1), (2, 3), (3, 3)]  # type: ignore[attr-defined]
+    assert [(each.number, len(translator.engine.model.shapes)) for each in stream] == [(1, 1), (2, 3), (3, 3)]  # type: ignore[attr-defined]
 
 
 def test_on_batch_hears_of_every_line_once(byte_tokenizers: Tokenizers) -> None:
@@ -177,7 +178,7 @@ def test_batches_keep_to_their_limits_padding_included(
     search = greedy(batch_size=batch_size, max_tokens=max_tokens)
     lines = ["b " * length for length in lengths]
     assert translator.translate(lines, search) == [line.strip() for line in lines]
-    shapes = translator.model.shapes  # type: ignore[attr-defined]
+    shapes = translator.engine.model.shapes  # type: ignore[attr-defined]
     assert all(rows <= batch_size and rows * width <= max_tokens for rows, width in shapes)
 
 
@@ -191,13 +192,13 @@ def test_the_pieces_of_a_long_line_are_joined_again(byte_tokenizers: Tokenizers)
     assert (before.text, after.text) == ("a", "b")
     assert long.text == line.strip()
     assert long.status == "split"
-    assert long.parts == len(translator.model.sources) - 2  # type: ignore[attr-defined]
+    assert long.parts == len(translator.engine.model.sources) - 2  # type: ignore[attr-defined]
 
 
 def test_pieces_are_joined_without_a_space_in_a_language_written_without(byte_tokenizers: Tokenizers) -> None:
     recipe = copying_recipe(method="greedy", lines={"max_source_length": 24})
     recipe = recipe.model_copy(update={"languages": recipe.languages.model_copy(update={"target": "zh"})})
-    translator = Translator(CopyModel(byte_tokenizers.target.size), recipe, byte_tokenizers)
+    translator = Translator(ModelEngine(CopyModel(byte_tokenizers.target.size)), recipe, byte_tokenizers)
     line = "他看着河。面包师走了。"
     [translation] = translator.translate_stream([line])
     assert translation.parts == 2
@@ -210,7 +211,7 @@ def test_a_line_of_a_hundred_thousand_words_is_answered_in_small_batches(byte_to
     line = "word " * 100_000
     lines = ["the baker sees", line, "the river"]
     assert translator.translate(lines, greedy(batch_size=512, max_tokens=65536)) == [text.strip() for text in lines]
-    assert max(rows * width for rows, width in translator.model.shapes) <= 65536  # type: ignore[attr-defined]
+    assert max(rows * width for rows, width in translator.engine.model.shapes) <= 65536  # type: ignore[attr-defined]
 
 
 def test_truncation_is_counted_and_logged(byte_tokenizers: Tokenizers, caplog: pytest.LogCaptureFixture) -> None:
@@ -238,7 +239,7 @@ def test_a_refused_line_stops_the_work_before_anything_of_its_buffer_comes(byte_
 def test_max_tokens_bounds_the_length_of_a_piece_too(byte_tokenizers: Tokenizers) -> None:
     translator = copying_translator(byte_tokenizers)
     translator.translate(["the " * 99], greedy(max_tokens=16, max_source_length=256))
-    assert max(width for _, width in translator.model.shapes) == 16  # type: ignore[attr-defined]
+    assert max(width for _, width in translator.engine.model.shapes) == 16  # type: ignore[attr-defined]
 
 
 # Tags and prefixes
@@ -248,7 +249,7 @@ def test_tags_stand_before_every_piece_and_count_against_its_length(byte_tokeniz
     translator = copying_translator(byte_tokenizers)
     tag = byte_tokenizers.source.symbol_id("<news>")
     list(translator.translate_stream(["the", "the " * 9], greedy(max_source_length=5), tags=["<news>", "<news>"]))
-    sources = translator.model.sources  # type: ignore[attr-defined]
+    sources = translator.engine.model.sources  # type: ignore[attr-defined]
     assert len(sources) == 4
     assert all(source[:2] == [tag, tag] and len(source) <= 6 for source in sources)
 
@@ -372,7 +373,7 @@ class SilentModel(CopyModel):
 
 
 def test_an_empty_translation_has_a_status_of_its_own(byte_tokenizers: Tokenizers) -> None:
-    translator = Translator(SilentModel(byte_tokenizers.target.size), copying_recipe(), byte_tokenizers)
+    translator = Translator(ModelEngine(SilentModel(byte_tokenizers.target.size)), copying_recipe(), byte_tokenizers)
     [translation] = translator.translate_stream(["the baker"])
     assert (translation.text, translation.status) == ("", "empty")
 
@@ -385,7 +386,9 @@ class StutteringModel(CopyModel):
 
 
 def test_a_loop_is_told_from_a_source_that_repeats_itself(byte_tokenizers: Tokenizers) -> None:
-    stuttering = Translator(StutteringModel(byte_tokenizers.target.size), copying_recipe(), byte_tokenizers)
+    stuttering = Translator(
+        ModelEngine(StutteringModel(byte_tokenizers.target.size)), copying_recipe(), byte_tokenizers
+    )
     [translation] = stuttering.translate_stream(["the baker"])
     assert translation.hypotheses[0].looped
     [copied] = copying_translator(byte_tokenizers).translate_stream(["b b b b b b b b"])
@@ -460,7 +463,7 @@ def test_every_piece_of_every_line_has_a_key_of_its_own(
         keys.extend(line_keys)
         return run_search(*arguments, line_keys=line_keys, **options)
 
-    monkeypatch.setattr("mtkit.translator.run_search", noting)
+    monkeypatch.setattr("mtkit.engine.search", noting)
     copying_translator(byte_tokenizers).translate(["the " * 12, "", "the " * 12, "the"], greedy(max_source_length=4))
     assert sorted(keys)[:3] == [1, 3, 4]  # a whole line, and the first piece of a split one: the line's number
     assert len(set(keys)) == len(keys) == 7

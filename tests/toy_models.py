@@ -10,6 +10,7 @@ from conftest import TinyCorpus
 from torch import Tensor
 
 from mtkit.checkpoint import save_model, weights_of
+from mtkit.engine import ModelEngine
 from mtkit.ids import BOS, EOS
 from mtkit.model.transformer import Transformer
 from mtkit.recipe import Recipe
@@ -73,7 +74,7 @@ def copying_recipe(**search: object) -> Recipe:
 
 def copying_translator(tokenizers: Tokenizers, **search: object) -> Translator:
     """A translator whose translations are its lines, normalised."""
-    return Translator(CopyModel(tokenizers.target.size), copying_recipe(**search), tokenizers)
+    return Translator(ModelEngine(CopyModel(tokenizers.target.size)), copying_recipe(**search), tokenizers)
 
 
 BYTES = TokenizerSection(vocab_size=400, byte_fallback=True)

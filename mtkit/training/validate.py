@@ -12,6 +12,7 @@ import torch
 from mtkit.data.batching import plan
 from mtkit.data.corpus import Pair, read_pairs
 from mtkit.data.loader import PairData
+from mtkit.engine import ModelEngine
 from mtkit.errors import DataError
 from mtkit.evaluate import Scores, score
 from mtkit.ranks import ALONE, Ranks
@@ -81,7 +82,7 @@ def check_validation(learner: Learner, data: PairData, texts: Sequence[Validatio
             "raise it, or take the pair out of the validation corpus",
         )
     if recipe.search.lines.on_long == "error":
-        translator = Translator(learner.core, recipe, learner.tokenizers, learner.device)
+        translator = Translator(ModelEngine(learner.core, learner.device), recipe, learner.tokenizers)
         for text in texts:
             translator.refuse_long(text.sources, validation_search(recipe), tags=text.tags)
 
@@ -160,7 +161,7 @@ def translate_and_score(
 ) -> tuple[list[str], Scores]:
     """The translations of all texts in order, and their scores by the scorer of `mtkit eval`."""
     recipe = learner.recipe
-    translator = Translator(learner.core, recipe, learner.tokenizers, learner.device)
+    translator = Translator(ModelEngine(learner.core, learner.device), recipe, learner.tokenizers)
     search = validation_search(recipe)
     hypotheses: list[str] = []
     for text in texts:
