@@ -85,7 +85,7 @@ class DecoderLayer(nn.Module):
     def forward(
         self,
         x_NTD: Tensor,
-        cross: tuple[Tensor, Tensor],
+        cross: Tensor | tuple[Tensor, Tensor],
         mask_B11S: Tensor | None,
         positions: Positions,
         past: LayerCache | None = None,
@@ -94,10 +94,12 @@ class DecoderLayer(nn.Module):
     ) -> Tensor:
         """x_NTD after the layer.
 
-        `cross` holds this layer's cross keys and values_BHSE, one entry a sentence; N may be a multiple of B, the rows
-        of a sentence adjacent. With `past`, x is one step (T = 1) at position `start`, and the cache grows by it.
+        `cross` is the encoder's memory_BSD, or this layer's cross keys and values_BHSE where they are made from it once
+        for many calls; one entry a sentence. N may be a multiple of B, the rows of a sentence adjacent. With `past`, x
+        is one step (T = 1) at position `start`, and the cache grows by it.
         The cross-attention weights_NTS, averaged over the heads, are appended to `record` where it is given.
         """
+        keys_values = cross if isinstance(cross, tuple) else self.cross_attention.keys_values(cross)
 
         def attend(y_NTD: Tensor) -> Tensor:
             q, k, v = self.self_attention.queries_keys_values(y_NTD)
@@ -108,12 +110,12 @@ class DecoderLayer(nn.Module):
 
         def look_up(y_NTD: Tensor) -> Tensor:
             # Cross-attention knows no target positions, so the rows of a sentence line up on the query axis.
-            y_BQD = y_NTD.reshape(cross[0].shape[0], -1, y_NTD.shape[-1])
+            y_BQD = y_NTD.reshape(keys_values[0].shape[0], -1, y_NTD.shape[-1])
             q_BHQE = self.cross_attention.queries(y_BQD)
             if record is not None:
-                weights_BQS = self.cross_attention.weights(q_BHQE, cross[0], mask_B11S).mean(1)
+                weights_BQS = self.cross_attention.weights(q_BHQE, keys_values[0], mask_B11S).mean(1)
                 record.append(weights_BQS.reshape(*y_NTD.shape[:2], -1))
-            return self.cross_attention(q_BHQE, *cross, mask_B11S, causal=False).view(y_NTD.shape)
+            return self.cross_attention(q_BHQE, *keys_values, mask_B11S, causal=False).view(y_NTD.shape)
 
         x_NTD = self.self_frame(x_NTD, attend)
         x_NTD = self.cross_frame(x_NTD, look_up)

@@ -77,10 +77,9 @@ class Transformer(nn.Module):
         """Hidden states_BTD, each of which has seen the target up to its own position."""
         x_BTD = self.target_positions.embed(self.target_embedding(target_in_BT) * self.scale, 0)
         x_BTD = self.dropout(x_BTD)
-        chosen = self._kept(len(self.decoder))
-        for layer, cross, kept in zip(self.decoder, self._cross(memory_BSD), chosen, strict=True):
+        for layer, kept in zip(self.decoder, self._kept(len(self.decoder)), strict=True):
             if kept:
-                x_BTD = layer(x_BTD, cross, mask_B11S, self.target_positions)
+                x_BTD = layer(x_BTD, memory_BSD, mask_B11S, self.target_positions)
         return self.decoder_norm(x_BTD)
 
     def _kept(self, layers: int) -> list[bool]:
@@ -93,7 +92,7 @@ class Transformer(nn.Module):
         return [draw >= self.layer_dropout for draw in torch.rand(layers, device="cpu").tolist()]
 
     def _cross(self, memory_BSD: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Every decoder layer's cross keys and values_BHSE: made here once a batch, or once a sentence in decoding."""
+        """Every decoder layer's cross keys and values_BHSE: made once a sentence in decoding."""
         layers: Iterable[DecoderLayer] = self.decoder  # type: ignore[assignment]
         return [layer.cross_attention.keys_values(memory_BSD) for layer in layers]
 
