@@ -35,6 +35,12 @@ class DataError(MtkitError):
     """A file of text that is missing, misaligned or not what it claims to be; exit code 1."""
 
 
+class CheckError(MtkitError):
+    """What `mtkit check` found to stand in the way of a run; exit code 2."""
+
+    exit_code = 2
+
+
 class ModelError(MtkitError):
     """A model, tokenizer, shard or checkpoint that is missing, damaged or does not belong here; exit code 1."""
 

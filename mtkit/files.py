@@ -17,7 +17,8 @@ from typing import IO, Any, BinaryIO
 from mtkit.errors import DataError
 
 _OPENERS: dict[str, Any] = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}
-_BROKEN_ARCHIVE = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
+BROKEN_ARCHIVE = (EOFError, gzip.BadGzipFile, lzma.LZMAError, zlib.error)
+"""What reading a damaged compressed file raises, besides OSError."""
 
 
 def open_binary(path: str | os.PathLike[str]) -> BinaryIO:
@@ -48,7 +49,7 @@ def read_byte_lines(path: str | os.PathLike[str]) -> Iterator[bytes]:
         while True:
             try:
                 line = stream.readline()
-            except (*_BROKEN_ARCHIVE, OSError) as error:
+            except (*BROKEN_ARCHIVE, OSError) as error:
                 raise DataError(
                     f"{path}:{number + 1}: the file is damaged or not what its suffix says ({error})",
                     "unpack it with the tool that made it to see where it breaks, or fetch it again",

@@ -1,4 +1,4 @@
-"""Encode chunks in several processes, results in order.
+"""Work on chunks in several processes, results in order.
 
 The processes are plain Python children that speak pickle over their pipes. Unlike multiprocessing's spawn they do not
 run the caller's script again, and unlike its fork they do not copy a process that may hold threads and a GPU. Each has
@@ -14,22 +14,24 @@ import subprocess
 import sys
 import traceback
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import mtkit
-from mtkit.data.encode import Chunk, Encoded, Encoder
 from mtkit.errors import DataError
+
+Question = TypeVar("Question")
+Answer = TypeVar("Answer")
 
 _CHILD = "from mtkit.data.workers import serve; serve()"
 
 
-def encode_all(chunks: Iterator[Chunk], encoder: Encoder, workers: int) -> Iterator[Encoded]:
+def encode_all(chunks: Iterator[Question], encoder: Callable[[Question], Answer], workers: int) -> Iterator[Answer]:
     """Yield `encoder(chunk)` for each chunk, in order, computed by `workers` processes (1: in this one).
 
-    Closing the iterator, or an error, ends the processes. Raises what the encoder raises, and DataError when a process
-    is killed.
+    The encoder, for example a `mtkit.data.encode.Encoder`, can be pickled, as can chunks and answers. Closing the
+    iterator, or an error, ends the processes. Raises what the encoder raises, and DataError when a process is killed.
     """
     if workers == 1:
         yield from map(encoder, chunks)
@@ -62,7 +64,7 @@ def serve() -> None:
     questions = sys.stdin.buffer
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever else is printed must not mix with the answers
-    encoder: Encoder = pickle.load(questions)
+    encoder: Callable[[Any], Any] = pickle.load(questions)
     while True:
         try:
             chunk = pickle.load(questions)
@@ -80,7 +82,7 @@ def serve() -> None:
             os._exit(1)  # the parent is gone; nobody is left to hear about it
 
 
-def _start(encoder: Encoder) -> subprocess.Popen[bytes]:
+def _start(encoder: Callable[[Any], Any]) -> subprocess.Popen[bytes]:
     package = str(Path(mtkit.__file__).parent.parent)
     path = os.pathsep.join(part for part in (package, os.environ.get("PYTHONPATH")) if part)
     child = subprocess.Popen(
@@ -101,7 +103,7 @@ def _send(child: subprocess.Popen[bytes], message: Any) -> None:
         child.stdin.flush()
 
 
-def _receive(child: subprocess.Popen[bytes]) -> Encoded:
+def _receive(child: subprocess.Popen[bytes]) -> Any:
     assert child.stdout is not None
     try:
         answer = pickle.load(child.stdout)
@@ -114,5 +116,4 @@ def _receive(child: subprocess.Popen[bytes]) -> Encoded:
         ) from None
     if isinstance(answer, Exception):
         raise answer
-    assert isinstance(answer, Encoded)
     return answer
