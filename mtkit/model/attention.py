@@ -47,12 +47,25 @@ class MultiHeadAttention(nn.Module):
         queries, keys, values = self._project(x_BTD, 0, 3)
         return queries, keys, values
 
-    def forward(self, q_BHTE: Tensor, k_BHSE: Tensor, v_BHSE: Tensor, mask: Tensor | None, causal: bool) -> Tensor:
+    def forward(
+        self,
+        q_BHTE: Tensor,
+        k_BHSE: Tensor,
+        v_BHSE: Tensor,
+        mask: Tensor | None,
+        causal: bool,
+        record: list[Tensor] | None = None,
+    ) -> Tensor:
         """The attended rows_BTD. `mask` broadcasts to B, H, T, S; `causal` hides later positions (T must equal S).
+
+        The weights_BHTS, as they are without dropout, are appended to `record` where it is given.
 
         In low precision on a CPU, training writes the attention out, as the backward pass of torch's fused kernel takes
         several times as long there. The softmax is never in low precision.
         """
+        if record is not None:
+            visible = torch.ones(q_BHTE.shape[2], k_BHSE.shape[2], dtype=torch.bool, device=q_BHTE.device).tril()
+            record.append(self.weights(q_BHTE, k_BHSE, visible if causal else mask))
         if q_BHTE.device.type == "cpu" and q_BHTE.dtype in LOW_PRECISION and torch.is_grad_enabled():
             if causal:
                 mask = torch.ones(q_BHTE.shape[2], k_BHSE.shape[2], dtype=torch.bool).tril()

@@ -58,13 +58,18 @@ class EncoderLayer(nn.Module):
         self.feed_forward = FeedForward(section)
         self.feed_forward_frame = Residual(section)
 
-    def forward(self, x_BSD: Tensor, mask_B11S: Tensor | None, positions: Positions) -> Tensor:
-        """x_BSD after the layer; the mask is True where the source is real."""
+    def forward(
+        self, x_BSD: Tensor, mask_B11S: Tensor | None, positions: Positions, heads: list[Tensor] | None = None
+    ) -> Tensor:
+        """x_BSD after the layer; the mask is True where the source is real.
+
+        The attention weights_BHSS are appended to `heads` where it is given.
+        """
 
         def attend(y_BSD: Tensor) -> Tensor:
             q, k, v = self.self_attention.queries_keys_values(y_BSD)
             q, k = positions.rotate(q, 0), positions.rotate(k, 0)
-            return self.self_attention(q, k, v, mask_B11S, causal=False)
+            return self.self_attention(q, k, v, mask_B11S, causal=False, record=heads)
 
         x_BSD = self.self_frame(x_BSD, attend)
         return self.feed_forward_frame(x_BSD, self.feed_forward)
@@ -91,13 +96,16 @@ class DecoderLayer(nn.Module):
         past: LayerCache | None = None,
         start: int = 0,
         record: list[Tensor] | None = None,
+        heads: list[Tensor] | None = None,
     ) -> Tensor:
         """x_NTD after the layer.
 
         `cross` is the encoder's memory_BSD, or this layer's cross keys and values_BHSE where they are made from it once
         for many calls; one entry a sentence. N may be a multiple of B, the rows of a sentence adjacent. With `past`, x
         is one step (T = 1) at position `start`, and the cache grows by it.
-        The cross-attention weights_NTS, averaged over the heads, are appended to `record` where it is given.
+        The cross-attention weights_NTS, averaged over the heads, are appended to `record` where it is given; those
+        of every head, first the weights_NHTT of self-attention and then the weights_NHTS of cross-attention (N = B), to
+        `heads`.
         """
         keys_values = cross if isinstance(cross, tuple) else self.cross_attention.keys_values(cross)
 
@@ -106,7 +114,7 @@ class DecoderLayer(nn.Module):
             q, k = positions.rotate(q, start), positions.rotate(k, start)
             if past is not None:
                 k, v = past.append(k, v)
-            return self.self_attention(q, k, v, None, causal=past is None)
+            return self.self_attention(q, k, v, None, causal=past is None, record=heads)
 
         def look_up(y_NTD: Tensor) -> Tensor:
             # Cross-attention knows no target positions, so the rows of a sentence line up on the query axis.
@@ -115,7 +123,8 @@ class DecoderLayer(nn.Module):
             if record is not None:
                 weights_BQS = self.cross_attention.weights(q_BHQE, keys_values[0], mask_B11S).mean(1)
                 record.append(weights_BQS.reshape(*y_NTD.shape[:2], -1))
-            return self.cross_attention(q_BHQE, *keys_values, mask_B11S, causal=False).view(y_NTD.shape)
+            attended_BQD = self.cross_attention(q_BHQE, *keys_values, mask_B11S, causal=False, record=heads)
+            return attended_BQD.view(y_NTD.shape)
 
         x_NTD = self.self_frame(x_NTD, attend)
         x_NTD = self.cross_frame(x_NTD, look_up)

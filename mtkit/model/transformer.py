@@ -36,7 +36,7 @@ class Transformer(nn.Module):
         self.source_embedding = (
             self.target_embedding if section.share_embeddings == "all" else nn.Embedding(source_vocab, section.d_model)
         )
-        self.output = nn.Linear(section.d_model, target_vocab, bias=False)
+        self.output = nn.Linear(section.d_model, target_vocab, bias=section.output_bias)
         if section.share_embeddings != "none":
             self.output.weight = self.target_embedding.weight
         self.source_positions = make_positions(section)
@@ -63,23 +63,25 @@ class Transformer(nn.Module):
             elif name.endswith("bias"):
                 nn.init.zeros_(weight)
 
-    def encode(self, source_BS: Tensor) -> tuple[Tensor, Tensor]:
-        """The encoder's memory_BSD, and mask_B11S: True where the source is real."""
+    def encode(self, source_BS: Tensor, heads: list[Tensor] | None = None) -> tuple[Tensor, Tensor]:
+        """The encoder's memory_BSD, and mask_B11S: True where the source is real. `heads` as for the layers."""
         mask_B11S = (source_BS != PAD)[:, None, None, :]
         x_BSD = self.source_positions.embed(self.source_embedding(source_BS) * self.scale, 0)
         x_BSD = self.dropout(x_BSD)
         for layer, kept in zip(self.encoder, self._kept(len(self.encoder)), strict=True):
             if kept:
-                x_BSD = layer(x_BSD, mask_B11S, self.source_positions)
+                x_BSD = layer(x_BSD, mask_B11S, self.source_positions, heads)
         return self.encoder_norm(x_BSD), mask_B11S
 
-    def decode(self, target_in_BT: Tensor, memory_BSD: Tensor, mask_B11S: Tensor) -> Tensor:
-        """Hidden states_BTD, each of which has seen the target up to its own position."""
+    def decode(
+        self, target_in_BT: Tensor, memory_BSD: Tensor, mask_B11S: Tensor, heads: list[Tensor] | None = None
+    ) -> Tensor:
+        """Hidden states_BTD, each of which has seen the target up to its own position. `heads` as for the layers."""
         x_BTD = self.target_positions.embed(self.target_embedding(target_in_BT) * self.scale, 0)
         x_BTD = self.dropout(x_BTD)
         for layer, kept in zip(self.decoder, self._kept(len(self.decoder)), strict=True):
             if kept:
-                x_BTD = layer(x_BTD, memory_BSD, mask_B11S, self.target_positions)
+                x_BTD = layer(x_BTD, memory_BSD, mask_B11S, self.target_positions, heads=heads)
         return self.decoder_norm(x_BTD)
 
     def _kept(self, layers: int) -> list[bool]:
@@ -92,7 +94,7 @@ class Transformer(nn.Module):
         return [draw >= self.layer_dropout for draw in torch.rand(layers, device="cpu").tolist()]
 
     def _cross(self, memory_BSD: Tensor) -> list[tuple[Tensor, Tensor]]:
-        """Every decoder layer's cross keys and values_BHSE: made once a sentence in decoding."""
+        """Every decoder layer's cross keys and values_BHSE, made once a sentence in decoding."""
         layers: Iterable[DecoderLayer] = self.decoder  # type: ignore[assignment]
         return [layer.cross_attention.keys_values(memory_BSD) for layer in layers]
 
@@ -102,7 +104,7 @@ class Transformer(nn.Module):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores of the next token, (..., D) -> (..., V), before the softmax."""
-        return F.linear(hidden, self.output.weight)
+        return F.linear(hidden, self.output.weight, self.output.bias)
 
     def start(self, source_BS: Tensor, per_source: int, attention: bool = False) -> DecoderState:
         """The state before the first step, with `per_source` rows a sentence, sentence-major."""
