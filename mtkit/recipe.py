@@ -9,7 +9,7 @@ from pathlib import Path
 from pydantic import Field, ValidationError, model_validator
 
 from mtkit.recipe_errors import recipe_error
-from mtkit.recipe_source import complete, read_source
+from mtkit.recipe_source import Source, complete, read_source
 from mtkit.sections.base import Section
 from mtkit.sections.data import Batching, Data, Evaluation, Filters, Languages, TokenizerSection
 from mtkit.sections.model import Model
@@ -39,23 +39,12 @@ class Recipe(Section):
 
     @classmethod
     def load(cls, path: str | PathLike[str], overrides: Sequence[str] = ()) -> "Recipe":
-        """Read a recipe file, merge overrides such as "training.max_steps=2000" into it, and validate the result.
+        """Read a recipe file and what it extends, merge overrides such as "training.max_steps=2000", and validate.
 
         The values of overrides are read by the rules of the file (strict_yaml). Without `run_dir` the run folder is
         runs/NAME-OF-THE-FILE. Raises RecipeError with every problem, each with its place, value and remedy.
         """
-        source = read_source(path, overrides)
-        flags: list[KeyPath] = []
-        values = complete(source.values, cls, (), flags)
-        if values.get("run_dir") is None:
-            values["run_dir"] = f"runs/{Path(path).stem}"
-        try:
-            recipe = cls.model_validate(values)
-        except ValidationError as error:
-            raise recipe_error(source, error.errors(), flags, cls) from None
-        if flags:
-            raise recipe_error(source, [], flags, cls)
-        return recipe
+        return load_with_source(path, overrides)[0]
 
     def dump(self) -> str:
         """The recipe as YAML text with every setting written out; it loads back to an equal recipe."""
@@ -118,3 +107,19 @@ class Recipe(Section):
                     f"training.freeze: {part} does not exist; the layers of model.{stack}_layers: {count} are "
                     f"{stack}.0 to {stack}.{count - 1}, a range is written low-high"
                 )
+
+
+def load_with_source(path: str | PathLike[str], overrides: Sequence[str] = ()) -> tuple[Recipe, Source]:
+    """As `Recipe.load`, with what was written where."""
+    source = read_source(path, overrides, Recipe)
+    flags: list[KeyPath] = []
+    values = complete(source.values, Recipe, (), flags)
+    if values.get("run_dir") is None:
+        values["run_dir"] = f"runs/{Path(path).stem}"
+    try:
+        recipe = Recipe.model_validate(values)
+    except ValidationError as error:
+        raise recipe_error(source, error.errors(), flags, Recipe) from None
+    if flags:
+        raise recipe_error(source, [], flags, Recipe)
+    return recipe, source

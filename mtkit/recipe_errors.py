@@ -10,7 +10,7 @@ from pydantic import BaseModel
 from pydantic_core import ErrorDetails
 
 from mtkit.errors import RecipeError
-from mtkit.recipe_source import Source
+from mtkit.recipe_source import EXTENDS, Source
 from mtkit.strict_yaml import KeyPath
 
 Node = dict[str, Any]
@@ -113,7 +113,8 @@ def _unknown_key(source: Source, schema: "_Schema", path: KeyPath, tag: str | No
         yield path, f"{text} a setting of {' and '.join(owners)}, not of {tag}"
         return
     section = f"{tag} {_dotted(path[:-1])}" if tag else _dotted(path[:-1]) or "a recipe"
-    near = _nearest(schema, key, list((variants[tag] if tag else parent).get("properties", {})))
+    siblings = list((variants[tag] if tag else parent).get("properties", {}))
+    near = _nearest(schema, key, siblings if path[:-1] else [*siblings, EXTENDS])
     yield path, f"{text} not a setting of {section}{_question(near)}"
     value = _value_at(source.values, path)
     if isinstance(value, dict):

@@ -7,7 +7,9 @@ import pytest
 from conftest import TinyCorpus
 
 from mtkit import pipeline
+from mtkit.files import read_json
 from mtkit.recipe import Recipe
+from mtkit.recipe_view import json_schema
 from mtkit.sections.model import Model
 from mtkit.sections.search import Beam
 from mtkit.sections.training import InverseSquareRoot
@@ -38,7 +40,16 @@ def test_it_loads_and_survives_being_written_out(path: Path, tmp_path: Path) -> 
 def test_it_opens_with_what_it_does_and_the_command(path: Path) -> None:
     comment = re.match(r"(#.*\n)+", path.read_text(encoding="utf-8"))
     assert comment is not None
+    assert comment[0].startswith("# yaml-language-server: $schema=schema.json\n")
     assert f"\n#   mtkit run recipes/{path.name}\n" in comment[0]
+
+
+def test_the_schema_for_editors_is_current_and_accepts_it(path: Path) -> None:
+    """When it is not: mtkit recipe schema > recipes/schema.json"""
+    jsonschema = pytest.importorskip("jsonschema", reason="needs the extra dev")
+    schema = read_json(FOLDER / "schema.json")
+    assert schema == json_schema(), "make it anew: mtkit recipe schema > recipes/schema.json"
+    jsonschema.Draft202012Validator(schema).validate(read_yaml(path).value)
 
 
 def test_its_name_ends_with_its_languages(path: Path) -> None:

@@ -22,6 +22,7 @@ ROWS = {
     "mtkit.recipe": 1,
     "mtkit.recipe_errors": 1,
     "mtkit.recipe_source": 1,
+    "mtkit.recipe_view": 1,
     "mtkit.runtime": 1,
     "mtkit.scored": 1,
     "mtkit.sections": 1,

@@ -31,6 +31,7 @@ SUMMARIES = {
     "score": "Force-decode given pairs: log-probability, perplexity.",
     "run": "Do all stages of a recipe, from corpora to the test score.",
     "info": "Show what a model is.",
+    "recipe": "Look at recipes: show one resolved, diff two, print the schema.",
 }
 """Every command with its line in `mtkit --help`."""
 
@@ -94,22 +95,38 @@ def _listed() -> None:
 
 
 def _command(name: str) -> Any:
-    """A command ready to parse its arguments."""
+    """A command, or a group of them, ready to parse its arguments."""
+    settings = {"help_option_names": ["-h", "--help"]}
+    if name == "recipe":
+        from mtkit.cli.recipe import COMMANDS, HELP
+
+        group = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
+        group.callback()(lambda: None)
+        for each, function in COMMANDS.items():
+            summary, text = (function.__doc__ or "").split("\n", 1)[0], _help_text(function.__doc__)
+            group.command(each, help=text, short_help=summary, context_settings=settings)(_guarded(function))
+        made: Any = typer.main.get_group(group)
+        made.name, made.help, made.context_settings = name, _help_text(HELP), settings
+        return made
     function = function_of(name)
+    single = typer.Typer(add_completion=False, rich_markup_mode=None)
+    single.command(name, help=_help_text(function.__doc__), context_settings=settings)(_guarded(function))
+    return typer.main.get_command(single)
+
+
+def _guarded(function: Callable[..., None]) -> Callable[..., None]:
+    """The function, ending in an exit code."""
 
     @functools.wraps(function)
     def guarded(*args: Any, **kwargs: Any) -> None:
         raise typer.Exit(exit_code_of(functools.partial(function, *args, **kwargs)))
 
-    single = typer.Typer(add_completion=False, rich_markup_mode=None)
-    settings = {"help_option_names": ["-h", "--help"]}
-    single.command(name, help=_help_text(function), context_settings=settings)(guarded)
-    return typer.main.get_command(single)
+    return guarded
 
 
-def _help_text(function: Callable[..., None]) -> str:
-    """The function's docstring; examples and other paragraphs with an indented line keep their line breaks."""
-    paragraphs = re.split(r"\n\s*\n", inspect.cleandoc(function.__doc__ or ""))
+def _help_text(docstring: str | None) -> str:
+    """A docstring as help; examples and other paragraphs with an indented line keep their line breaks."""
+    paragraphs = re.split(r"\n\s*\n", inspect.cleandoc(docstring or ""))
     as_written = re.compile(r"^ |^Example", re.MULTILINE)
     return "\n\n".join("\b\n" + text if as_written.search(text) else text for text in paragraphs)
 
