@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from mtkit.data.batching import epoch_indices, padding_share, plan
+from mtkit.data.batching import STRETCH, epoch_blocks, epoch_indices, padding_share, plan
 from mtkit.sections.data import Batching
 
 LENGTHS = st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), max_size=120)
@@ -149,3 +149,52 @@ def test_each_epoch_and_corpus_samples_anew() -> None:
     assert sample(1, 0, 0) == samples[0]
     seen = frozenset().union(*(sample(1, epoch, 0) for epoch in range(12)))
     assert len(seen) > 190
+
+
+# Corpora larger than a block
+
+
+def pairs_of(stretches: np.ndarray) -> np.ndarray:
+    return np.concatenate([np.arange(first, first + count) for first, count in stretches.tolist()])
+
+
+@given(
+    corpora=st.lists(
+        st.tuples(st.integers(1, 5 * STRETCH), st.sampled_from([0.01, 0.5, 1.0, 1.5, 2.0])), min_size=1, max_size=3
+    ),
+    block_size=st.integers(1, 6 * STRETCH),
+)
+def test_blocks_hold_each_corpus_as_often_as_its_weight_says(corpora: list[tuple[int, float]], block_size: int) -> None:
+    sizes, weights = [size for size, _ in corpora], [weight for _, weight in corpora]
+    blocks = epoch_blocks(sizes, weights, 1, 0, block_size)
+    assert all(len(block) > 0 and (block[:, 1] > 0).all() for block in blocks)
+    assert max(int(block[:, 1].sum()) for block in blocks) < block_size + 2 * STRETCH
+    counts = np.bincount(np.concatenate([pairs_of(block) for block in blocks]), minlength=sum(sizes))
+    begin = 0
+    for size, weight in corpora:
+        mine = counts[begin : begin + size]
+        assert set(mine.tolist()) <= {int(weight), int(weight) + 1}
+        assert mine.sum() == max(round(weight * size), 1)
+        begin += size
+
+
+def test_blocks_are_about_equal_and_mixed_from_everywhere() -> None:
+    blocks = epoch_blocks([200 * STRETCH, 100 * STRETCH], [1.0, 1.0], 1, 0, 100 * STRETCH)
+    assert [int(block[:, 1].sum()) // STRETCH for block in blocks] == [100, 100, 100]
+    for block in blocks:
+        assert 0.15 < float((block[:, 0] >= 200 * STRETCH).mean()) < 0.5, "both corpora in every block"
+
+
+def test_blocks_depend_on_seed_and_epoch_alone() -> None:
+    def firsts(seed: int, epoch: int) -> list[list[int]]:
+        return [block[:, 0].tolist() for block in epoch_blocks([50 * STRETCH], [0.5], seed, epoch, 10 * STRETCH)]
+
+    assert firsts(1, 0) == firsts(1, 0)
+    assert len({str(firsts(*key)) for key in ((1, 0), (1, 1), (2, 0))}) == 3
+
+
+def test_the_first_block_is_planned_as_a_small_corpus_is_and_the_others_in_another_order() -> None:
+    source, target = natural_lengths(2000)
+    first, second = (as_lists(plan(source, target, Batching(max_tokens=1024), 1, 0, block)) for block in (0, 1))
+    assert first == as_lists(plan(source, target, Batching(max_tokens=1024), 1, 0))
+    assert first != second

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -94,16 +95,14 @@ def collating() -> list[threading.Thread]:
 
 def test_prefetched_batches_are_those_of_collate_in_order(many: PairData) -> None:
     plan = [np.arange(begin, begin + 4) for begin in range(0, 100, 4)]
-    assert firsts(list(prefetch(many, plan))) == firsts([many.collate(indices) for indices in plan])
-    assert list(prefetch(many, [])) == []
+    assert firsts(list(prefetch(map(many.collate, plan)))) == firsts([many.collate(indices) for indices in plan])
+    assert list(prefetch(iter([]))) == []
     assert not collating()
 
 
-def test_work_is_done_ahead_but_not_far(many: PairData, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_work_is_done_ahead_but_not_far() -> None:
     done: list[int] = []
-    collate = PairData.collate
-    monkeypatch.setattr(PairData, "collate", lambda self, indices: done.append(1) or collate(self, indices))
-    stream = prefetch(many, [np.array([row]) for row in range(100)], ahead=3)
+    stream = prefetch((done.append(row) for row in range(100)), ahead=3)
     next(stream)
     deadline = time.monotonic() + 10
     while len(done) < 5 and time.monotonic() < deadline:
@@ -115,7 +114,7 @@ def test_work_is_done_ahead_but_not_far(many: PairData, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("taken", [0, 1, 7])
 def test_closing_early_ends_the_thread(many: PairData, taken: int) -> None:
-    stream = prefetch(many, [np.array([row]) for row in range(100)])
+    stream = prefetch(many.collate(np.array([row])) for row in range(100))
     for _ in range(taken):
         next(stream)
     stream.close()
@@ -123,7 +122,7 @@ def test_closing_early_ends_the_thread(many: PairData, taken: int) -> None:
 
 
 def test_an_error_in_the_thread_is_raised_where_the_batch_was_due(many: PairData) -> None:
-    stream = prefetch(many, [np.array([0]), np.array([1]), np.array([100]), np.array([2])])
+    stream = prefetch(many.collate(np.array([row])) for row in (0, 1, 100, 2))
     assert firsts([next(stream), next(stream)]) == [[4], [5]]
     with pytest.raises(IndexError):
         next(stream)
@@ -132,7 +131,7 @@ def test_an_error_in_the_thread_is_raised_where_the_batch_was_due(many: PairData
 
 def test_an_error_of_the_consumer_ends_the_thread(many: PairData) -> None:
     def consume() -> None:
-        stream = prefetch(many, [np.array([row]) for row in range(100)])
+        stream = prefetch(many.collate(np.array([row])) for row in range(100))
         try:
             for _ in stream:
                 raise KeyboardInterrupt
@@ -150,3 +149,42 @@ def test_moving_to_the_cpu_copies_nothing(many: PairData) -> None:
     moved = batch.to(torch.device("meta"))
     assert moved.source_BS.device.type == "meta"
     assert (moved.kept, moved.source_tokens, moved.cells) == (batch.kept, batch.source_tokens, batch.cells)
+
+
+@settings(max_examples=40)
+@given(shards=SHARDS, dtype=st.sampled_from(["uint16", "uint32"]), data=st.data())
+def test_held_stretches_equal_the_pairs_they_were_read_from(
+    tmp_path_factory: pytest.TempPathFactory, shards: list[Pairs], dtype: str, data: st.DataObject
+) -> None:
+    """In any order, also across shards and more than once; reading lets go of the files' pages and can be repeated."""
+    stored = open_pairs(tmp_path_factory.mktemp("shards"), shards, dtype)
+    total = len(stored)
+    if not total:
+        return
+    stretch = st.integers(0, total - 1).flatmap(lambda first: st.tuples(st.just(first), st.integers(1, total - first)))
+    stretches = np.array(data.draw(st.lists(stretch, min_size=1, max_size=5)))
+    order = np.concatenate([np.arange(first, first + count) for first, count in stretches.tolist()])
+    for _ in range(2):
+        held = stored.hold(stretches)
+        assert len(held) == len(order)
+        assert held.source_lengths.tolist() == stored.source_lengths[order].tolist()
+        ours, theirs = held.collate(np.arange(len(order))), stored.collate(order)
+        assert torch.equal(ours.source_BS, theirs.source_BS)
+        assert torch.equal(ours.target_in_BT, theirs.target_in_BT)
+        assert torch.equal(ours.target_out_BT, theirs.target_out_BT)
+        assert held.shards[0].source_ids.dtype == dtype
+
+
+def test_closing_closes_what_is_iterated_over() -> None:
+    closed = []
+
+    def items() -> Iterator[int]:
+        try:
+            yield from range(100)
+        finally:
+            closed.append(threading.current_thread().name)
+
+    stream = prefetch(items())
+    next(stream)
+    stream.close()
+    assert closed == ["collate"]

@@ -65,7 +65,7 @@ def test_a_shard_keeps_its_text_and_gets_more_pieces(
     assert isinstance(shard, Shard)
     monkeypatch.setattr("mtkit.data.resegment.CHUNK", 7)
     new = resegment(shard, tokenizers, 0.2, 1000, 1, 0, 0)
-    assert (len(new), new.header["corpus"]) == (len(shard), "tiny")
+    assert len(new) == len(shard)
     for side in ("source", "target"):
         before, after = rows(shard, side), rows(new, side)
         tokenizer = getattr(tokenizers, side)

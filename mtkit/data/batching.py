@@ -1,9 +1,12 @@
 """Which pairs go into which batch: a pure function of lengths, budget, seed and epoch.
 
 Pairs are shuffled, cut into pools, and ordered within a pool so that neighbours are alike on both sides; batches are
-runs of neighbours under the token budget, and come out in shuffled order.
+runs of neighbours under the token budget, and come out in shuffled order. Corpora that are too large to be planned at
+once are cut into stretches of neighbours; every epoch shuffles these and deals them out into blocks, which are planned
+one after another.
 """
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -13,15 +16,15 @@ from mtkit.sections.data import Batching
 
 
 def plan(
-    source_lengths: np.ndarray, target_lengths: np.ndarray, batching: Batching, seed: int, epoch: int
+    source_lengths: np.ndarray, target_lengths: np.ndarray, batching: Batching, seed: int, epoch: int, block: int = 0
 ) -> list[np.ndarray]:
-    """Batches of one epoch, as arrays of indices into the lengths; every index occurs exactly once.
+    """Batches of one epoch, or of one block of it, as arrays of indices into the lengths; each index occurs once.
 
     Lengths are in tokens with EOS. A batch of R pairs fills at most `max_tokens` cells on either side:
     R * longest <= max_tokens; a pair that exceeds it all by itself is a batch. Equal arguments give equal batches on
     every machine.
     """
-    rng = np.random.default_rng([seed, epoch, 1])
+    rng = np.random.default_rng([seed, epoch, 1, block] if block else [seed, epoch, 1])
     order = rng.permutation(len(source_lengths))
     batches: list[np.ndarray] = []
     for begin in range(0, len(order), batching.pool_size):
@@ -80,6 +83,42 @@ def epoch_indices(sizes: Sequence[int], weights: Sequence[float], seed: int, epo
             parts.append(begin + np.sort(rng.choice(size, extra, replace=False)))
         begin += size
     return np.concatenate(parts) if parts else np.empty(0, dtype=np.int64)
+
+
+STRETCH = 1024
+"""Neighbouring pairs of a large corpus that stay together on their way into a block."""
+
+
+def epoch_blocks(
+    sizes: Sequence[int], weights: Sequence[float], seed: int, epoch: int, block_size: int
+) -> list[np.ndarray]:
+    """What each block of an epoch holds: rows of (first pair, pairs), stretches of the corpora laid end to end.
+
+    The stretches come in random order; a block has about `block_size` pairs, and all are about equal. Each corpus is
+    seen as often as `epoch_indices` says, but that the random pairs that are seen once more are whole stretches (and
+    part of one). Takes memory for a stretch, not for a pair.
+    """
+    parts = []
+    begin = 0
+    for number, (size, weight) in enumerate(zip(sizes, weights, strict=True)):
+        firsts = np.arange(begin, begin + size, STRETCH)
+        once = np.stack((firsts, np.minimum(STRETCH, begin + size - firsts)), axis=1)
+        whole = int(weight)
+        parts += [once] * whole
+        extra = max(round(weight * size), min(size, 1)) - whole * size
+        if extra:
+            drawn = once[np.random.default_rng([seed, epoch, 2, number]).permutation(len(once))]
+            room = extra - np.cumsum(drawn[:, 1]) + drawn[:, 1]
+            drawn[:, 1] = np.minimum(drawn[:, 1], room)
+            parts.append(drawn[drawn[:, 1] > 0])
+        begin += size
+    stretches = np.concatenate(parts)
+    stretches = stretches[np.random.default_rng([seed, epoch, 3]).permutation(len(stretches))]
+    totals = np.cumsum(stretches[:, 1])
+    count = math.ceil(totals[-1] / block_size)
+    ends = np.searchsorted(totals, totals[-1] * np.arange(1, count + 1) / count) + 1
+    cuts = np.unique(np.concatenate(([0], ends)))
+    return [stretches[first:last] for first, last in itertools.pairwise(cuts)]
 
 
 def padding_share(source_lengths: np.ndarray, target_lengths: np.ndarray, batches: Sequence[np.ndarray]) -> float:

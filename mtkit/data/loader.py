@@ -3,18 +3,24 @@
 Shapes: B pairs, S longest source, T longest target, both with EOS.
 """
 
+import functools
+import itertools
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from queue import Empty, Full, Queue
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from mtkit.data.resegment import HeldShard
-from mtkit.data.shards import Shard
+from mtkit.data.shards import HeldShard, Shard
 from mtkit.ids import BOS, EOS, PAD
+
+T = TypeVar("T")
+
+_NONE = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,12 +56,51 @@ class PairData:
     def __init__(self, shards: Sequence[Shard | HeldShard]) -> None:
         self.shards = list(shards)
         self.starts = np.cumsum([0, *(len(shard) for shard in self.shards)])
-        empty = np.empty(0, dtype=np.int64)
-        self.source_lengths = np.concatenate([empty, *(shard.source_lengths for shard in self.shards)]) + 1
-        self.target_lengths = np.concatenate([empty, *(shard.target_lengths for shard in self.shards)]) + 1
 
     def __len__(self) -> int:
         return int(self.starts[-1])
+
+    @functools.cached_property
+    def source_lengths(self) -> np.ndarray:
+        """Source tokens of every pair, with EOS."""
+        return np.concatenate([_NONE, *(shard.source_lengths for shard in self.shards)]) + 1
+
+    @functools.cached_property
+    def target_lengths(self) -> np.ndarray:
+        """Target tokens of every pair, with EOS."""
+        return np.concatenate([_NONE, *(shard.target_lengths for shard in self.shards)]) + 1
+
+    def hold(self, stretches: np.ndarray) -> "PairData":
+        """The pairs of some stretches, rows of (first pair, pairs), in their order, read into memory.
+
+        Nothing else stays there: the pages of the shards' files are let go.
+        """
+        rows = [(home, place, first, count) for place, (home, first, count) in enumerate(self._at_home(stretches))]
+        held: dict[str, list[np.ndarray]] = {}
+        for side in ("source", "target"):
+            ids: list[np.ndarray] = [_NONE] * len(rows)
+            lengths: list[np.ndarray] = [_NONE] * len(rows)
+            for home, inner in itertools.groupby(sorted(rows), key=lambda row: row[0]):
+                shard = self.shards[home]
+                all_ids, offsets = _side(shard, side)
+                for _, place, first, count in inner:
+                    edges = offsets[first : first + count + 1].astype(np.int64)
+                    ids[place] = np.array(all_ids[edges[0] : edges[-1]])
+                    lengths[place] = np.diff(edges)
+                if isinstance(shard, Shard):
+                    shard.release()
+            flat = np.concatenate(lengths)
+            held[side] = [np.concatenate(ids), np.concatenate(([0], np.cumsum(flat))), flat]
+        return PairData([HeldShard(*held["source"], *held["target"])])
+
+    def _at_home(self, stretches: np.ndarray) -> Iterator[tuple[int, int, int]]:
+        """The stretches as (shard, first pair in it, pairs), those that reach over several shards cut."""
+        for begin, count in stretches.tolist():
+            while count:
+                home = int(np.searchsorted(self.starts, begin, side="right")) - 1
+                here = min(count, int(self.starts[home + 1]) - begin)
+                yield home, begin - int(self.starts[home]), here
+                begin, count = begin + here, count - here
 
     def collate(self, indices: np.ndarray) -> Batch:
         """Pairs as tensors: source = ids + EOS, target_in = BOS + ids, target_out = ids + EOS, padded with PAD."""
@@ -76,11 +121,7 @@ class PairData:
         homes = np.searchsorted(self.starts, indices, side="right") - 1
         for home in np.unique(homes):
             here = np.flatnonzero(homes == home)
-            shard = self.shards[home]
-            if side == "source":
-                ids, offsets = shard.source_ids, shard.source_offsets
-            else:
-                ids, offsets = shard.target_ids, shard.target_offsets
+            ids, offsets = _side(self.shards[home], side)
             bare = lengths[here] - 1
             # Cell k of the flattened rows reads ids[offset of its row + column], all rows at once.
             first = offsets[indices[here] - self.starts[home]].astype(np.int64)
@@ -90,15 +131,22 @@ class PairData:
         return rows
 
 
-def prefetch(data: PairData, batches: Sequence[np.ndarray], ahead: int = 4) -> Generator[Batch]:
-    """Collate batches in a background thread, a few ahead of the consumer, in order.
+def _side(shard: Shard | HeldShard, side: str) -> tuple[np.ndarray, np.ndarray]:
+    """All ids of a side, and where each pair's begin."""
+    if side == "source":
+        return shard.source_ids, shard.source_offsets
+    return shard.target_ids, shard.target_offsets
 
-    Closing the iterator ends the thread; an error in the thread is raised here.
+
+def prefetch(items: Iterator[T], ahead: int = 4) -> Generator[T]:
+    """The same items in order, made in a background thread a few ahead of the consumer.
+
+    Closing the iterator ends the thread and closes `items`; an error in the thread is raised here.
     """
-    queue: Queue[Batch | BaseException | None] = Queue(ahead)
+    queue: Queue[tuple[T] | BaseException | None] = Queue(ahead)
     closed = threading.Event()
 
-    def put(item: Batch | BaseException | None) -> bool:
+    def put(item: tuple[T] | BaseException | None) -> bool:
         while not closed.is_set():
             try:
                 queue.put(item, timeout=0.1)
@@ -109,10 +157,13 @@ def prefetch(data: PairData, batches: Sequence[np.ndarray], ahead: int = 4) -> G
 
     def work() -> None:
         try:
-            for indices in batches:
-                if not put(data.collate(indices)):
-                    return
-            put(None)
+            for item in items:
+                if not put((item,)):
+                    break
+            else:
+                put(None)
+            if isinstance(items, Generator):
+                items.close()
         except BaseException as error:
             put(error)
 
@@ -122,7 +173,7 @@ def prefetch(data: PairData, batches: Sequence[np.ndarray], ahead: int = 4) -> G
         while (item := queue.get()) is not None:
             if isinstance(item, BaseException):
                 raise item
-            yield item
+            yield item[0]
     finally:
         closed.set()
         while True:

@@ -1,17 +1,12 @@
 """BPE-dropout (Provilkov et al. 2020): the pairs of a shard cut into other pieces, anew in every epoch.
 
-Shards hold ids, so these are turned into text and encoded again, all of an epoch before its batches are planned: so
-lengths, batches and token counts are those of the pieces that are trained on.
+Shards hold ids, so these are turned into text and encoded again, all of an epoch (of a block, with large corpora)
+before its batches are planned: so lengths, batches and token counts are those of the pieces that are trained on.
 """
-
-from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 
-from mtkit.data.shards import Shard
+from mtkit.data.shards import HeldShard, Shard
 from mtkit.runtime import key_seed
 from mtkit.text.tokenizer import Tokenizer, Tokenizers
 
@@ -19,31 +14,14 @@ CHUNK = 4096
 """Sentences encoded at a time."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeldShard:
-    """A shard's pairs in memory, under other ids; lengths are without EOS."""
-
-    path: Path
-    header: Mapping[str, Any]
-    source_ids: np.ndarray
-    source_offsets: np.ndarray
-    source_lengths: np.ndarray
-    target_ids: np.ndarray
-    target_offsets: np.ndarray
-    target_lengths: np.ndarray
-
-    def __len__(self) -> int:
-        return len(self.source_lengths)
-
-
-def resegment(shard: Shard, tokenizers: Tokenizers, rate: float, longest: int, *key: int) -> HeldShard:
+def resegment(shard: Shard | HeldShard, tokenizers: Tokenizers, rate: float, longest: int, *key: int) -> HeldShard:
     """The shard with both sides encoded again, each merge left out with probability `rate`; a function of `key` too.
 
     A sentence that would have more than `longest` tokens keeps the pieces it has in the shard. Holds 4 bytes a token.
     """
     source = _encoded(shard.source_ids, shard.source_offsets, tokenizers.source, rate, longest, *key, "source")
     target = _encoded(shard.target_ids, shard.target_offsets, tokenizers.target, rate, longest, *key, "target")
-    return HeldShard(shard.path, shard.header, *source, *target)
+    return HeldShard(*source, *target)
 
 
 def _encoded(

@@ -14,10 +14,12 @@ Pair i has the source ids source_ids[source_offsets[i] : source_offsets[i + 1]];
 import functools
 import hashlib
 import json
+import mmap
 import os
 import re
 import struct
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -71,11 +73,32 @@ class Shard:
         """The target ids of one pair."""
         return self.target_ids[int(self.target_offsets[index]) : int(self.target_offsets[index + 1])]
 
+    def release(self) -> None:
+        """Let go of the pages that were read, which count as this process's memory; they are read again when needed."""
+        memory = getattr(self.source_ids, "_mmap", None)
+        if isinstance(memory, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+            memory.madvise(mmap.MADV_DONTNEED)
+
     def verify(self) -> None:
         """Read the whole shard and compare it with its checksum. Raises ModelError when a byte has changed."""
         arrays = (self.source_ids, self.target_ids, self.source_offsets, self.target_offsets, self.line_numbers)
         if _content_sha256(arrays) != self.header["content_sha256"]:
             raise ModelError(f"{self.path}: its contents do not match its checksum; the file is damaged", _REMEDY)
+
+
+@dataclass(frozen=True, slots=True)
+class HeldShard:
+    """Pairs in memory, in the form of a shard; lengths are without EOS."""
+
+    source_ids: np.ndarray
+    source_offsets: np.ndarray
+    source_lengths: np.ndarray
+    target_ids: np.ndarray
+    target_offsets: np.ndarray
+    target_lengths: np.ndarray
+
+    def __len__(self) -> int:
+        return len(self.source_lengths)
 
 
 def id_dtype(vocab_size: int) -> str:

@@ -161,6 +161,13 @@ class Batching(Section):
     pool_size: int = Field(
         100_000, ge=1, le=10_000_000, description="Shuffled pairs that are sorted by length together"
     )
+    block_size: int = Field(
+        262_144,
+        ge=1,
+        le=100_000_000,
+        description="Pairs held in memory and shuffled together (at least pool_size are); corpora of no more are "
+        "shuffled as a whole, larger ones are dealt out anew every epoch in stretches of 1,024 neighbouring pairs",
+    )
 
 
 class Evaluation(Section):

@@ -24,11 +24,12 @@ from mtkit.training.step import StepSettings
 
 @dataclass(slots=True)
 class TrainState:
-    """Where training stands. `batch` is the next batch of `epoch`; `validations` holds a row of scores for each one."""
+    """Where training stands. `batch` is the next batch of `block` of `epoch`; `validations` holds a row of scores each."""
 
     step: int = 0
     epoch: int = 0
     batch: int = 0
+    block: int = 0
     bad_steps: int = 0
     skipped_steps: int = 0
     halved_batches: int = 0

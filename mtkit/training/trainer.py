@@ -12,6 +12,7 @@ from time import perf_counter
 import torch
 
 from mtkit.data.loader import PairData
+from mtkit.data.shards import Shard
 from mtkit.errors import ModelError, TrainingError
 from mtkit.figures import duration
 from mtkit.folders import RunFolder, remove_leftovers
@@ -110,6 +111,7 @@ def _prepare(run: RunFolder, recipe: Recipe) -> None:
 
 def _check_vocabulary(run: RunFolder, data: PairData, tokenizers: Tokenizers) -> None:
     for shard in data.shards:
+        assert isinstance(shard, Shard)
         if shard.header["tokenizer_sha256"] != tokenizers.sha256:
             raise ModelError(
                 f"{shard.path} was made with another tokenizer than {run.path} holds",
@@ -163,8 +165,8 @@ class Loop:
         if self._validation_is_due() and self._validate():
             self._save()
         stopped = self._signal()
-        place = state.epoch, state.batch
-        with contextlib.closing(updates(recipe, data, *place, self.ranks, self.learner.tokenizers)) as stream:
+        place = state.epoch, state.batch, self.ranks, self.learner.tokenizers, state.block
+        with contextlib.closing(updates(recipe, data, *place)) as stream:
             while finished(state, recipe) is None and stopped is None:
                 self._update(next(stream))
                 self._validate_and_save()
@@ -192,7 +194,7 @@ class Loop:
     def _update(self, update: Update) -> None:
         learner, state = self.learner, self.state
         state.step += 1
-        state.epoch, state.batch = update.next_epoch, update.next_batch
+        state.epoch, state.block, state.batch = update.next_epoch, update.next_block, update.next_batch
         set_rate(learner.optimizer, self._rate())
         report = train_step(
             learner.model,
