@@ -29,6 +29,7 @@ SUMMARIES = {
     "translate": "Translate lines of text, stdin to stdout.",
     "eval": "Score translations: BLEU, chrF, TER.",
     "score": "Force-decode given pairs: log-probability, perplexity.",
+    "attention": "Show what a model looked at: heat maps, alignments.",
     "run": "Do all stages of a recipe, from corpora to the test score.",
     "info": "Show what a model is.",
     "recipe": "Look at recipes: show one resolved, diff two, print the schema.",
@@ -71,6 +72,10 @@ def function_of(name: str) -> Callable[..., None]:
             from mtkit.cli.score import score
 
             return score
+        case "attention":
+            from mtkit.cli.attention import attention
+
+            return attention
         case "run":
             from mtkit.cli.run import run
 
