@@ -36,6 +36,7 @@ class Model(Section):
         description="all: source, target and output share one matrix (needs a joint vocabulary); "
         "target: target and output; none: three matrices",
     )
+    output_bias: bool = Field(False, description="Add a trained number to the logit of each target token")
 
     @model_validator(mode="after")
     def _widths(self) -> "Model":
