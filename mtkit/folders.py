@@ -1,6 +1,6 @@
 """What lies where in a run folder and a model folder, and how to read about it without torch.
 
-    RUN/recipe.yaml  tokenizer.model  shards/  stages.json  metrics.jsonl  scores.json  test/  lock
+    RUN/recipe.yaml  tokenizer.model  shards/  stages.json  metrics.jsonl  budget.json  scores.json  test/  lock
     RUN/checkpoints/step-00012000/model.safetensors  state.safetensors  state.json  scores.json
     RUN/model/model.safetensors  recipe.yaml  tokenizer.model  lineage.json
 
@@ -68,6 +68,11 @@ class RunFolder:
     def checkpoints(self) -> Path:
         """Folder of the checkpoints."""
         return self.path / "checkpoints"
+
+    @property
+    def budget(self) -> Path:
+        """What was measured for `batching.max_tokens: auto`."""
+        return self.path / "budget.json"
 
     @property
     def model(self) -> Path:

@@ -136,7 +136,7 @@ class Scorer:
             batching = Batching(max_tokens=self.recipe.search.lines.max_tokens if max_tokens is None else max_tokens)
         except ValidationError as error:
             raise UsageError(f"max_tokens {max_tokens}: {error.errors()[0]['msg']}") from None
-        most = batching.max_tokens
+        most = batching.budget
         if self.recipe.model.positions == "learned":
             most = min(most, self.recipe.model.max_positions)
         tag_ids = [self.tokenizers.source.symbol_id(tag) for tag in tags]
@@ -256,7 +256,7 @@ def _padded(rows: list[list[int]], device: torch.device | str) -> Tensor:
 def _too_long(number: int, side: str, length: int, plan: _Plan) -> DataError:
     message = f"line {number} has {length} {side} tokens, and at most {plan.limit} can be scored"
     skip = "or leave such pairs out with on_long skip (--on-long skip)"
-    if plan.limit + 1 < plan.batching.max_tokens:
+    if plan.limit + 1 < plan.batching.budget:
         return DataError(
             f"{message}: the model has {plan.limit + 1} learned positions, the end takes one", f"shorten it, {skip}"
         )

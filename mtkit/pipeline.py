@@ -43,7 +43,7 @@ log = logging.getLogger(__name__)
 
 def clear(run: RunFolder) -> None:
     """Delete what training has left in a run folder, so that it starts anew; tokenizer, shards and metrics stay."""
-    for file in (run.recipe, run.scores):
+    for file in (run.recipe, run.budget, run.scores):
         file.unlink(missing_ok=True)
     for folder in (run.checkpoints, run.model, run.test):
         if folder.is_dir():

@@ -67,7 +67,7 @@ class Recipe(Section):
             raise ValueError(
                 "model.share_embeddings: all needs tokenizer.vocabulary: joint; use target or none with separate"
             )
-        if self.batching.max_tokens <= self.filters.max_length:
+        if self.batching.max_tokens != "auto" and self.batching.max_tokens <= self.filters.max_length:
             raise ValueError(
                 f"batching.max_tokens ({self.batching.max_tokens}) must exceed filters.max_length "
                 f"({self.filters.max_length}), or the longest pair fits no batch"

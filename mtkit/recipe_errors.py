@@ -204,6 +204,8 @@ class _Schema:
             if variant is not None and pending is None:
                 node, pending = variant, str(step)
                 continue
+            if isinstance(step, str) and len(_alternatives(node)) > 1:
+                continue  # the alternative that pydantic has tried
             node, path = self.child(node, step), (*path, step)
             holder, pending = pending, None
         return path, node, holder
@@ -228,8 +230,8 @@ class _Schema:
 def _expected(node: Node) -> str:
     """What a setting accepts, in words, with its description."""
     inner = _inner(node)
-    text = kind_in_words(inner)
-    if inner is not node:
+    text = " or ".join(map(kind_in_words, _alternatives(node)))
+    if "anyOf" in node and len(_alternatives(node)) < len(node["anyOf"]):
         text += " or null"
     description = node.get("description", "")
     if not description or "properties" in inner or description in (inner.get("const"), text):
@@ -288,12 +290,14 @@ def _length(node: Node) -> str:
     return " that is not empty" if low else ""
 
 
+def _alternatives(node: Node) -> list[Node]:
+    """What a value may be besides null: the node itself, or each of its alternatives."""
+    return [dict(one) for one in node.get("anyOf", [node]) if one.get("type") != "null"]
+
+
 def _inner(node: Node) -> Node:
-    """The node without its "or null"."""
-    for alternative in node.get("anyOf", ()):
-        if alternative.get("type") != "null":
-            return dict(alternative)
-    return node
+    """The node without its "or null"; the first of several alternatives."""
+    return _alternatives(node)[0]
 
 
 def _value_at(values: Any, path: KeyPath) -> Any:

@@ -2,10 +2,12 @@
 
 import contextlib
 import ctypes
+import gc
 import hashlib
 import os
 import platform
 import sys
+from pathlib import Path
 
 import torch
 
@@ -136,3 +138,105 @@ def peak_memory(device: torch.device) -> int:
         return 0
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory has run out, on a GPU or in torch's allocator for the CPU."""
+    if isinstance(error, torch.OutOfMemoryError | MemoryError):
+        return True
+    told = str(error)
+    return isinstance(error, RuntimeError) and ("DefaultCPUAllocator" in told or "can't allocate memory" in told)
+
+
+def begin_peak(device: torch.device) -> None:
+    """Give memory that is not in use back to the system, and let `peak_held_memory` begin anew from here."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+    elif device.type == "mps":
+        torch.mps.empty_cache()
+    elif platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).malloc_trim(0)
+        with contextlib.suppress(OSError):  # a system that keeps the old peak: what follows shows where it exceeds it
+            Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def held_memory(device: torch.device) -> int:
+    """Bytes that this process holds now: of GPU memory, what torch keeps for later included, or resident memory."""
+    if device.type == "cuda":
+        return torch.cuda.memory_reserved(device)
+    if device.type == "mps":
+        return torch.mps.driver_allocated_memory()
+    try:
+        pages = int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1])
+    except OSError:
+        return peak_memory(device)
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def peak_held_memory(device: torch.device) -> int:
+    """The most of `held_memory` since `begin_peak`; on MPS, which does not tell, what is held now."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_reserved(device)
+    return held_memory(device) if device.type == "mps" else max(peak_memory(device), held_memory(device))
+
+
+def free_memory(device: torch.device) -> int:
+    """Bytes that could be taken now besides what this process holds; on a CPU, the limits of its control groups count.
+
+    Where the system does not tell (macOS, Windows), the CPU has 4 GB.
+    """
+    if device.type == "cuda":
+        return torch.cuda.mem_get_info(device)[0]
+    if device.type == "mps":
+        return max(0, torch.mps.recommended_max_memory() - torch.mps.driver_allocated_memory())
+    return min([_memory_available(Path("/proc/meminfo")), *_left_in_control_groups(Path("/proc/self/cgroup"))])
+
+
+def _memory_available(meminfo: Path) -> int:
+    with contextlib.suppress(OSError):
+        for line in meminfo.read_text(encoding="ascii").split("\n"):
+            if line.startswith("MemAvailable:"):
+                return int(line.split()[1]) * 1024
+    return 4 * 10**9
+
+
+def _left_in_control_groups(membership: Path, root: Path = Path("/sys/fs/cgroup")) -> list[int]:
+    """What each control group that this process is in has left, of versions 1 and 2; a container sees its own as root.
+
+    Files that were read count as used, and are given up for the asking, so that they count as free here.
+    """
+    try:
+        rows = [line.split(":", 2) for line in membership.read_text(encoding="utf-8").split("\n") if line]
+    except OSError:
+        return []
+    left = []
+    for _, controllers, path in rows:
+        if controllers == "":
+            base, names = root, ("memory.max", "memory.current", "inactive_file")
+        elif "memory" in controllers.split(","):
+            base, names = root / "memory", ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+        else:
+            continue
+        inner = base / path.lstrip("/")
+        for group in (inner, *inner.parents):
+            if group == base.parent:
+                break
+            left += _left(group, *names)
+    return left
+
+
+def _left(group: Path, limit: str, used: str, cached: str) -> list[int]:
+    """Limit less use, in bytes; empty where there is no limit."""
+    try:
+        most, now = ((group / name).read_text(encoding="ascii").strip() for name in (limit, used))
+        counts = (line.split() for line in (group / "memory.stat").read_text(encoding="ascii").split("\n") if line)
+        return [max(0, int(most) - int(now) + sum(int(count) for name, count in counts if name == cached))]
+    except (OSError, ValueError):  # the root has no such file, and "max" means no limit
+        return []
+
+
+def job_share() -> int:
+    """How many processes of this job share the machine; 1 without torchrun."""
+    return int(os.environ.get("LOCAL_WORLD_SIZE") or 1)

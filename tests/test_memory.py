@@ -10,8 +10,9 @@ from toy_run import Runs, events
 
 from mtkit.data.loader import Batch
 from mtkit.errors import TrainingError
+from mtkit.runtime import is_out_of_memory
 from mtkit.training import step as step_module
-from mtkit.training.memory import halves, is_out_of_memory
+from mtkit.training.memory import halves
 
 ERRORS: list[Callable[[], BaseException]] = [
     lambda: torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),

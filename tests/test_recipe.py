@@ -263,6 +263,14 @@ evaluation: {metrics: [blue]}
         ("model:\n  d_model: 9\n", "r.yaml:4: model: heads (8) must divide d_model (9)".replace(":4", ":5")),
         ("model: {max_length: 9}\n", "r.yaml:4: model.max_length is not a setting of model; did you mean filters.max_"),
         ("batching:\n\n  max_tokens: 99\n", "r.yaml:6: batching.max_tokens (99) must exceed filters.max_length (256)"),
+        (
+            "batching: {max_tokens: 4k}\n",
+            'r.yaml:4: batching.max_tokens: value is "4k", expected a whole number from 16 to 1',
+        ),
+        (
+            "batching: {max_tokens: 15}\n",
+            "r.yaml:4: batching.max_tokens: value is 15, expected a whole number from 16 to",
+        ),
         ("search: {n_best: 9}\n", "r.yaml:4: search: n_best (9) cannot exceed beam_size (5)"),
         ("search: {temperature: 1}\n", "r.yaml:4: search.temperature is a setting of sampling, not of beam"),
         ("schedule: {name: constant}\n", "r.yaml:4: schedule.rate is missing, expected a number above 0"),
@@ -433,3 +441,10 @@ def test_sections_must_fit_together(tmp_path: Path, overrides: list[str], words:
         Recipe.load(path, overrides)
     assert words in str(caught.value)
     assert str(caught.value).startswith(("--set ", f"{path}:"))
+
+
+def test_a_number_or_a_word_is_described_as_both(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError) as caught:
+        Recipe.load(write(tmp_path, MINIMAL), ["batching.max_tokens=car"])
+    assert "expected a whole number from 16 to 10000000 or auto (Most tokens" in caught.value.message
+    assert Recipe.load(write(tmp_path, MINIMAL), ["batching.max_tokens=auto"]).batching.max_tokens == "auto"

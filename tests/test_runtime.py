@@ -5,13 +5,26 @@ import os
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
 
 from mtkit import runtime
 from mtkit.errors import UsageError
-from mtkit.runtime import autocast, autocast_dtype, key_seed, peak_memory, resolve_device, set_threads, tune_allocator
+from mtkit.runtime import (
+    autocast,
+    autocast_dtype,
+    begin_peak,
+    free_memory,
+    held_memory,
+    key_seed,
+    peak_held_memory,
+    peak_memory,
+    resolve_device,
+    set_threads,
+    tune_allocator,
+)
 
 CPU = torch.device("cpu")
 
@@ -209,3 +222,57 @@ def test_processors_with_bf16(monkeypatch: pytest.MonkeyPatch, tmp_path, cpuinfo
         path.write_text(cpuinfo, encoding="utf-8")
     monkeypatch.setattr(runtime, "open", lambda name, encoding: path.open(encoding=encoding), raising=False)
     assert runtime.cpu_has_bf16() is expected
+
+
+# Memory
+
+
+def group(folder: Path, **files: str) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text)
+
+
+def test_control_groups_of_version_2_limit_the_memory_of_all_below(tmp_path: Path) -> None:
+    """What was read from files is given up for the asking; the root has no limit of its own."""
+    group(tmp_path, cgroup__procs="1")
+    group(tmp_path / "slurm", memory__max="1000\n", memory__current="400\n", memory__stat="anon 1\ninactive_file 50\n")
+    group(tmp_path / "slurm/job/step", memory__max="max\n", memory__current="300\n", memory__stat="inactive_file 9\n")
+    group(tmp_path / "slurm/job", memory__max="800\n", memory__current="900\n", memory__stat="inactive_file 9\n")
+    membership = tmp_path / "membership"
+    membership.write_text("0::/slurm/job/step\n")
+    assert sorted(runtime._left_in_control_groups(membership, tmp_path)) == [0, 650]
+    membership.write_text("0::/\n")
+    assert runtime._left_in_control_groups(membership, tmp_path) == []
+
+
+def test_control_groups_of_version_1(tmp_path: Path) -> None:
+    files = {
+        "memory__limit_in_bytes": "1000",
+        "memory__usage_in_bytes": "300",
+        "memory__stat": "total_inactive_file 7\n",
+    }
+    group(tmp_path / "memory/docker/x", **files)
+    membership = tmp_path / "membership"
+    membership.write_text("5:cpu,cpuacct:/docker/x\n4:memory:/docker/x\n")
+    assert runtime._left_in_control_groups(membership, tmp_path) == [707]
+    assert runtime._left_in_control_groups(tmp_path / "nowhere", tmp_path) == []
+
+
+def test_the_least_that_is_left_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal:  9000 kB\nMemAvailable:  2000 kB\n")
+    assert runtime._memory_available(meminfo) == 2000 * 1024
+    assert runtime._memory_available(tmp_path / "nowhere") == 4 * 10**9
+    monkeypatch.setattr(runtime, "_left_in_control_groups", lambda path: [10**15, 5])
+    assert free_memory(CPU) == 5
+
+
+@pytest.mark.skipif(not Path("/proc/self/clear_refs").exists(), reason="a peak begins anew on Linux alone")
+def test_a_peak_is_that_of_what_follows() -> None:
+    torch.ones(50_000_000)
+    begin_peak(CPU)
+    before = held_memory(CPU)
+    assert peak_held_memory(CPU) < before + 50e6
+    torch.ones(25_000_000)
+    assert 90e6 < peak_held_memory(CPU) - before < 150e6

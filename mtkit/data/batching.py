@@ -29,7 +29,7 @@ def plan(
     batches: list[np.ndarray] = []
     for begin in range(0, len(order), batching.pool_size):
         pool = order[begin : begin + batching.pool_size]
-        alike = pool[_alike(source_lengths[pool], target_lengths[pool], batching.max_tokens)]
+        alike = pool[_alike(source_lengths[pool], target_lengths[pool], batching.budget)]
         batches += _cut(alike, np.maximum(source_lengths[alike], target_lengths[alike]), batching)
     shuffled = rng.permutation(len(batches))
     return [batches[index] for index in shuffled]
@@ -54,12 +54,12 @@ def _alike(source: np.ndarray, target: np.ndarray, max_tokens: int) -> np.ndarra
 def _cut(indices: np.ndarray, longer: np.ndarray, batching: Batching) -> list[np.ndarray]:
     """Consecutive runs of `indices`, each as long as the budget allows."""
     batches = []
-    begin = 0
+    begin, budget = 0, batching.budget
     while begin < len(indices):
-        most = batching.max_tokens if batching.max_sentences is None else batching.max_sentences
-        most = min(most, max(1, batching.max_tokens // int(longer[begin])))
+        most = budget if batching.max_sentences is None else batching.max_sentences
+        most = min(most, max(1, budget // int(longer[begin])))
         longest = np.maximum.accumulate(longer[begin : begin + most])
-        fits = longest * np.arange(1, len(longest) + 1) <= batching.max_tokens
+        fits = longest * np.arange(1, len(longest) + 1) <= budget
         rows = max(1, int(fits.sum()))
         batches.append(indices[begin : begin + rows])
         begin += rows

@@ -1,6 +1,6 @@
 """Recipe sections about text: languages, corpora, tokenizer, filters and batches."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -151,11 +151,10 @@ class Filters(Section):
 class Batching(Section):
     """How pairs become batches: similar lengths on both sides together, under a token budget."""
 
-    max_tokens: int = Field(
+    max_tokens: Annotated[int, Field(ge=16, le=10_000_000)] | Literal["auto"] = Field(
         4096,
-        ge=16,
-        le=10_000_000,
-        description="Most tokens in a batch on either side, padding and EOS included: rows x longest",
+        description="Most tokens in a batch on either side, padding and EOS included: rows x longest; auto: measured "
+        "before the first update, as many as fit into memory and still make training faster",
     )
     max_sentences: int | None = Field(None, ge=1, le=1_000_000, description="Most pairs in a batch; null: any")
     pool_size: int = Field(
@@ -168,6 +167,16 @@ class Batching(Section):
         description="Pairs held in memory and shuffled together (at least pool_size are); corpora of no more are "
         "shuffled as a whole, larger ones are dealt out anew every epoch in stretches of 1,024 neighbouring pairs",
     )
+
+    @property
+    def budget(self) -> int:
+        """`max_tokens` where it is a number, as it is once `auto` has been measured."""
+        assert self.max_tokens != "auto"
+        return self.max_tokens
+
+    def measured(self, max_tokens: int) -> "Batching":
+        """The same with a number for `max_tokens`."""
+        return self.model_copy(update={"max_tokens": max_tokens})
 
 
 class Evaluation(Section):

@@ -1,20 +1,11 @@
-"""Memory that has run out: which errors say so, and a batch in halves."""
+"""A batch in halves, for memory that has run out."""
 
 import dataclasses
 
-import torch
 from torch import Tensor
 
 from mtkit.data.loader import Batch
 from mtkit.ids import PAD
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory has run out, on a GPU or in torch's allocator for the CPU."""
-    if isinstance(error, torch.OutOfMemoryError | MemoryError):
-        return True
-    told = str(error)
-    return isinstance(error, RuntimeError) and ("DefaultCPUAllocator" in told or "can't allocate memory" in told)
 
 
 def halves(batch: Batch) -> list[Batch]:

@@ -14,6 +14,7 @@ from mtkit.initial import InitialModel, initial_model
 from mtkit.model.transformer import Transformer
 from mtkit.recipe import Recipe
 from mtkit.runtime import autocast_dtype, key_seed
+from mtkit.sections.data import Batching
 from mtkit.text.tokenizer import Tokenizers
 from mtkit.training.bad_numbers import LossTrack, largest_nll
 from mtkit.training.finetune import freeze, starting_weights, trained
@@ -24,7 +25,10 @@ from mtkit.training.step import StepSettings
 
 @dataclass(slots=True)
 class TrainState:
-    """Where training stands. `batch` is the next batch of `block` of `epoch`; `validations` holds a row of scores each."""
+    """Where training stands. `batch` is the next batch of `block` of `epoch`; `validations` holds a row of scores each.
+
+    `max_tokens` is the batches' token budget, as it was measured for `batching.max_tokens: auto`; 0 for a number there.
+    """
 
     step: int = 0
     epoch: int = 0
@@ -34,6 +38,7 @@ class TrainState:
     skipped_steps: int = 0
     halved_batches: int = 0
     processes: int = 1
+    max_tokens: int = 0
     seconds: float = 0.0
     target_tokens: int = 0
     validations: list[dict[str, Any]] = field(default_factory=list)
@@ -69,7 +74,8 @@ class TrainState:
 class Learner:
     """The objects that change during training, and what they were made from.
 
-    `core` holds the weights; `model` is what a step calls: `core`, or its compiled form.
+    `core` holds the weights; `model` is what a step calls: `core`, or its compiled form. `batching` is the recipe's,
+    with the number that was measured for `max_tokens: auto`.
     """
 
     recipe: Recipe
@@ -81,6 +87,7 @@ class Learner:
     scaler: torch.amp.GradScaler
     average: MovingAverage | None
     settings: StepSettings
+    batching: Batching
     initial: InitialModel | None = None
 
     @property
@@ -170,5 +177,6 @@ def make_learner(recipe: Recipe, tokenizers: Tokenizers, device: torch.device, r
             r_drop=training.r_drop,
             max_nll=largest_nll(tokenizers.target.size),
         ),
+        batching=recipe.batching,
         initial=initial,
     )

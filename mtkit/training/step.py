@@ -12,9 +12,9 @@ from mtkit.errors import TrainingError
 from mtkit.ids import PAD
 from mtkit.model.transformer import Transformer
 from mtkit.ranks import ALONE, Ranks
-from mtkit.runtime import autocast, key_seed
+from mtkit.runtime import autocast, is_out_of_memory, key_seed
 from mtkit.training.loss import projected_nll
-from mtkit.training.memory import halves, is_out_of_memory
+from mtkit.training.memory import halves
 from mtkit.training.optimizer import clip_gradient, global_norm
 from mtkit.training.regularize import drop_words, symmetric_divergence
 

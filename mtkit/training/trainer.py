@@ -6,6 +6,7 @@ import math
 import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 
@@ -22,6 +23,7 @@ from mtkit.recipe import Recipe
 from mtkit.runtime import resolve_device, set_threads, tune_allocator
 from mtkit.text.tokenizer import Tokenizers
 from mtkit.training.bad_numbers import ADVICE
+from mtkit.training.budget import settle
 from mtkit.training.finetune import trained
 from mtkit.training.log import Metrics, finite
 from mtkit.training.optimizer import set_rate
@@ -64,12 +66,14 @@ def train_model(recipe: Recipe, tokenizers: Tokenizers, ranks: Ranks = ALONE) ->
         for pairs in (data, valid):
             _check_vocabulary(run, pairs, tokenizers)
         device = resolve_device(recipe.training.device, ranks.local)
-        learner = make_learner(recipe, tokenizers, device, ranks.rank)
-        state = restore(run, learner, ranks)
+        make = partial(make_learner, recipe, tokenizers, device, ranks.rank)
         texts = read_validation(recipe)
+        budget = settle(run, recipe, make, data, texts, ranks)
+        learner = make()
+        state = restore(run, learner, ranks)
         loop = Loop(
             learner=learner,
-            state=state or TrainState(),
+            state=state or TrainState(max_tokens=budget.max_tokens if budget else 0),
             run=run,
             valid=valid,
             texts=texts,
@@ -87,8 +91,14 @@ def train_model(recipe: Recipe, tokenizers: Tokenizers, ranks: Ranks = ALONE) ->
                 *(state.processes, ranks.world),
             )
         loop.state.processes = ranks.world
+        if recipe.batching.max_tokens == "auto":
+            learner.batching = recipe.batching.measured(loop.state.max_tokens)
+            if state is not None:
+                log.info("batching.max_tokens: auto is %d, as when the run began", state.max_tokens)
         check_validation(learner, valid, texts)
         loop.metrics.event("resume" if state else "start", step=loop.state.step, recipe=recipe.sha256())
+        if budget is not None:
+            loop.metrics.event("budget", **budget.row())
         frozen = recipe.training.freeze
         log.info(
             "%s: %s parameters%s, %s pairs, %s, %s, %d threads%s",
@@ -165,8 +175,9 @@ class Loop:
         if self._validation_is_due() and self._validate():
             self._save()
         stopped = self._signal()
+        planned = recipe.model_copy(update={"batching": self.learner.batching})
         place = state.epoch, state.batch, self.ranks, self.learner.tokenizers, state.block
-        with contextlib.closing(updates(recipe, data, *place)) as stream:
+        with contextlib.closing(updates(planned, data, *place)) as stream:
             while finished(state, recipe) is None and stopped is None:
                 self._update(next(stream))
                 self._validate_and_save()

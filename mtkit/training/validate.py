@@ -124,7 +124,7 @@ def mean_nll(learner: Learner, data: PairData, stop: Callable[[], bool] = lambda
 
     def share() -> tuple[float, int]:
         total, tokens = 0.0, 0
-        batches = plan(data.source_lengths, data.target_lengths, learner.recipe.batching, 0, 0)
+        batches = plan(data.source_lengths, data.target_lengths, learner.batching, 0, 0)
         for indices in batches[ranks.rank :: ranks.world]:
             batch = data.collate(indices).to(learner.device)
             total += float(batch_loss(learner.core, learner.core.output.weight, batch, learner.settings)[1])
