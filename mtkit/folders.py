@@ -75,6 +75,11 @@ class RunFolder:
         return self.path / "budget.json"
 
     @property
+    def tensorboard(self) -> Path:
+        """Folder of the log for TensorBoard, where the recipe asks for one."""
+        return self.path / "tensorboard"
+
+    @property
     def model(self) -> Path:
         """The model folder, which is self-contained."""
         return self.path / "model"

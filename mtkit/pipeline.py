@@ -33,6 +33,7 @@ from mtkit.runtime import resolve_device
 from mtkit.sections.data import Corpus
 from mtkit.stages import done, ensure_shards, ensure_tokenizer, mark, run_folder, strike_off
 from mtkit.text.tokenizer import Tokenizers
+from mtkit.training.board import check_board
 from mtkit.training.resume import compare_recipe, locked
 from mtkit.training.signals import orderly_end
 from mtkit.training.trainer import Outcome, train_model
@@ -45,7 +46,7 @@ def clear(run: RunFolder) -> None:
     """Delete what training has left in a run folder, so that it starts anew; tokenizer, shards and metrics stay."""
     for file in (run.recipe, run.budget, run.scores):
         file.unlink(missing_ok=True)
-    for folder in (run.checkpoints, run.model, run.test):
+    for folder in (run.checkpoints, run.model, run.test, run.tensorboard):
         if folder.is_dir():
             shutil.rmtree(folder)
 
@@ -79,6 +80,8 @@ def _train(recipe: Recipe, fresh: bool, ranks: Ranks) -> Outcome:
 def _prepare(recipe: Recipe, fresh: bool) -> Tokenizers:
     """All that comes before training: checks, tokenizer, shards."""
     run = run_folder(recipe)
+    if recipe.training.tensorboard:
+        check_board()
     if fresh:
         clear(run)
     compare_recipe(run, recipe)

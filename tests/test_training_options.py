@@ -162,6 +162,13 @@ def test_precision_fp16_is_for_gpus(runs: Runs) -> None:
         runs.train(training={"precision": "fp16"})
 
 
+def test_tensorboard(runs: Runs) -> None:
+    """What it writes is in test_board."""
+    pytest.importorskip("tensorboard", reason="needs the extra: tensorboard")
+    assert any(runs.train(training={**BRIEF, "tensorboard": True}).tensorboard.iterdir())
+    assert not runs.train("without", training=BRIEF).tensorboard.exists()
+
+
 def test_threads(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Only asked for: two threads on cores that other work keeps busy take ten times as long as one."""
     seen: list[int] = []
@@ -257,6 +264,7 @@ def test_an_average_of_more_than_there_are_is_said(runs: Runs, caplog: pytest.Lo
 
 def test_no_setting_is_without_a_test() -> None:
     others = {"keep_best", "best_metric", "max_bad_steps", "validate_beam_size", "device", "threads", "compile"}
+    others |= {"tensorboard"}
     others |= {"initialize_from", "freeze"}  # in test_finetune
     tested = set(HAPPENS) | others | {setting for section, setting in COMPUTED if section == "training"}
     assert tested == fields(Training)

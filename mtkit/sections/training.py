@@ -125,6 +125,9 @@ class Training(Section):
     validate_beam_size: int = Field(1, ge=1, le=64, description="Beam size of validation; 1 is greedy")
     samples: int = Field(3, ge=0, le=100, description="Translations shown at each validation")
     log_every_steps: int = Field(50, ge=1, le=1_000_000, description="Updates between lines of the log")
+    tensorboard: bool = Field(
+        False, description="Write the log for TensorBoard too, into RUN/tensorboard; needs the extra tensorboard"
+    )
     save_every_steps: int | None = Field(
         None, ge=1, le=10_000_000, description="Updates between checkpoints; null: at each validation"
     )

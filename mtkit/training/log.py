@@ -15,6 +15,7 @@ import torch
 from mtkit.figures import duration
 from mtkit.files import append_json_line
 from mtkit.runtime import peak_memory
+from mtkit.training.board import Board
 from mtkit.training.step import StepReport
 
 log = logging.getLogger(__name__)
@@ -63,7 +64,8 @@ class Metrics:
     """Writes events to metrics.jsonl and lines to the console; keeps the clock that speeds are measured by."""
 
     def __init__(self, path: Path, device: torch.device, max_steps: int, leads: bool = True) -> None:
-        """With several ranks only the one that `leads` writes."""
+        """With several ranks only the one that `leads` writes. Events go to `board` as well, where there is one."""
+        self.board: Board | None = None
         self.path = path
         self.device = device
         self.max_steps = max_steps
@@ -79,6 +81,8 @@ class Metrics:
             return
         now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
         append_json_line(self.path, {"event": kind, "time": now, **finite(values)})
+        if self.board is not None:
+            self.board.write(kind, values)
 
     def add(self, report: StepReport) -> None:
         """Count one update for the speed."""

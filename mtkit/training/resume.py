@@ -43,6 +43,7 @@ CHANGEABLE = (
     "training.patience",
     "training.samples",
     "training.save_every_steps",
+    "training.tensorboard",
     "training.threads",
     "training.validate_beam_size",
     "training.validate_every_steps",

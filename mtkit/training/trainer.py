@@ -23,6 +23,7 @@ from mtkit.recipe import Recipe
 from mtkit.runtime import resolve_device, set_threads, tune_allocator
 from mtkit.text.tokenizer import Tokenizers
 from mtkit.training.bad_numbers import ADVICE
+from mtkit.training.board import board_of
 from mtkit.training.budget import settle
 from mtkit.training.finetune import trained
 from mtkit.training.log import Metrics, finite
@@ -111,7 +112,8 @@ def train_model(recipe: Recipe, tokenizers: Tokenizers, ranks: Ranks = ALONE) ->
             threads,
             f" in each of {ranks.world} processes" if ranks.world > 1 else "",
         )
-        return loop.go(data)
+        with board_of(run, recipe, loop.state.step, ranks.leads) as loop.metrics.board:
+            return loop.go(data)
 
 
 def _prepare(run: RunFolder, recipe: Recipe) -> None:
