@@ -226,9 +226,9 @@ def test_what_cannot_be_a_symbol(tiny_tokenizers: Tokenizers, symbol: str, told:
         extended(tiny_tokenizers.source, [symbol])
 
 
-@pytest.mark.parametrize("share", ["all", "none"])
-def test_embeddings_grow_by_average_rows(runs: Runs, share: str) -> None:
-    shape = {"share_embeddings": share}
+@pytest.mark.parametrize(("share", "output_bias"), [("all", True), ("none", False)])
+def test_embeddings_grow_by_average_rows(runs: Runs, share: str, output_bias: bool) -> None:
+    shape = {"share_embeddings": share, "output_bias": output_bias}
     initial = runs.train("initial", training={"max_steps": 2}, model=shape)
     pipeline.average(initial, "last", 1)
     data = runs.corpus.values()["data"]
@@ -241,8 +241,13 @@ def test_embeddings_grow_by_average_rows(runs: Runs, share: str) -> None:
     matrices = {"target_embedding.weight"}
     if share == "none":
         matrices |= {"source_embedding.weight", "output.weight"}
+    if output_bias:
+        assert torch.equal(
+            after["output.bias"], torch.cat((before["output.bias"], before["output.bias"].median().expand(2)))
+        )
+        matrices |= {"output.bias"}
     assert grown == matrices
-    for name in grown:
+    for name in grown - {"output.bias"}:
         old, new = before[name], after[name][120:]
         assert torch.equal(after[name][:120], old)
         assert len(new) == 2

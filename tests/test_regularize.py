@@ -75,14 +75,15 @@ def test_without_dropout_r_drop_is_plain_training() -> None:
     assert reports[1].nll == pytest.approx(reports[0].nll, rel=1e-6)
 
 
-def test_r_drop_is_the_mean_loss_and_a_quarter_of_alpha_times_both_divergences() -> None:
-    model = build(dropout=0.3).train()
+@pytest.mark.parametrize("output_bias", [False, True])
+def test_r_drop_is_the_mean_loss_and_a_quarter_of_alpha_times_both_divergences(output_bias: bool) -> None:
+    model = build(dropout=0.3, output_bias=output_bias).train()
+    if output_bias:
+        torch.nn.init.normal_(model.output.bias)
     losses = []
     for alpha in (1e-9, 2.0):
         torch.manual_seed(1)
-        losses.append(
-            training_loss(model, model.output.weight, batch(ROWS), dataclasses.replace(SETTINGS, r_drop=alpha))
-        )
+        losses.append(training_loss(model, model.output, batch(ROWS), dataclasses.replace(SETTINGS, r_drop=alpha)))
     torch.manual_seed(1)
     sources, targets = [source for source, _ in ROWS], [target for _, target in ROWS]
     real = framed(targets) != PAD
@@ -106,9 +107,7 @@ def test_the_two_passes_drop_different_words() -> None:
     losses = []
     for alpha in (1e-9, 1.0):
         torch.manual_seed(1)
-        losses.append(
-            training_loss(model, model.output.weight, batch(ROWS), dataclasses.replace(settings, r_drop=alpha))
-        )
+        losses.append(training_loss(model, model.output, batch(ROWS), dataclasses.replace(settings, r_drop=alpha)))
     assert losses[1][0] > losses[0][0] + 0.01
 
 
@@ -118,7 +117,7 @@ def test_r_drop_in_low_precision_is_close() -> None:
     for dtype in (None, torch.bfloat16):
         torch.manual_seed(1)
         settings = dataclasses.replace(SETTINGS, r_drop=2.0, dtype=dtype)
-        loss = training_loss(model, model.output.weight, batch(ROWS), settings)[0]
+        loss = training_loss(model, model.output, batch(ROWS), settings)[0]
         (gradient,) = torch.autograd.grad(loss, [model.output.weight])
         losses.append((loss.item(), gradient.flatten()))
     assert losses[1][0] == pytest.approx(losses[0][0], rel=0.02)

@@ -53,7 +53,7 @@ def train_a_little(model: Transformer, pairs: list[tuple[list[int], list[int]]])
     for step in range(30):
         rows = batch(pairs[32 * step % len(pairs) :][:32])
         optimizer.zero_grad()
-        (batch_loss(model, model.output.weight, rows, SETTINGS)[0] / rows.kept).backward()
+        (batch_loss(model, model.output, rows, SETTINGS)[0] / rows.kept).backward()
         optimizer.step()
     model.eval()
     [group] = search(model, padded([pairs[0][0]]), CONFIGS["sampling"])
@@ -208,7 +208,7 @@ def test_the_corpus_figures_are_the_loss_of_training(scorer: Scorer, tiny_corpus
     ids = [
         (scorer.tokenizers.source.encode(source), scorer.tokenizers.target.encode(target)) for source, target in pairs
     ]
-    nll = float(batch_loss(scorer.model, scorer.model.output.weight, batch(ids), SETTINGS)[1])
+    nll = float(batch_loss(scorer.model, scorer.model.output, batch(ids), SETTINGS)[1])
     tokens = sum(len(target) + 1 for _, target in ids)
     assert (summary.lines, summary.sentences, summary.tokens) == (50, 50, tokens)
     assert summary.log_probability == pytest.approx(-nll, rel=1e-5)

@@ -94,6 +94,31 @@ def test_the_gradient_is_that_of_the_mean_loss_over_real_tokens() -> None:
     assert report.loss / report.target_tokens == pytest.approx(loss.item(), rel=1e-5)
 
 
+@pytest.mark.parametrize("share", ["all", "none"])
+def test_an_output_bias_takes_part_in_loss_and_gradient(share: str) -> None:
+    """The oracle is F.cross_entropy on the model's own logits, which are projection and bias."""
+    update = Update(output_bias=True, share_embeddings=share)
+    bias = update.model.output.bias
+    with torch.no_grad():
+        bias.normal_(generator=torch.Generator().manual_seed(5))
+    report = update([batch(ROWS)])
+    rows = batch(ROWS)
+    real_BT = rows.target_out_BT != PAD
+    logits_NV = update.model.logits(update.model(rows.source_BS, rows.target_in_BT))[real_BT]
+    plain_NV = logits_NV - bias
+    torch.testing.assert_close(
+        plain_NV, update.model(rows.source_BS, rows.target_in_BT)[real_BT] @ update.model.output.weight.t()
+    )
+    loss = torch.nn.functional.cross_entropy(logits_NV, rows.target_out_BT[real_BT], label_smoothing=0.1)
+    assert report.loss / report.target_tokens == pytest.approx(loss.item(), rel=1e-5)
+    gradients = update.gradients()
+    wanted = torch.autograd.grad(loss, [bias, update.model.output.weight])
+    torch.testing.assert_close(gradients["output.bias"], wanted[0], rtol=0, atol=1e-6)
+    weight = "output.weight" if share == "none" else "target_embedding.weight"
+    torch.testing.assert_close(gradients[weight], wanted[1], rtol=0, atol=1e-6)
+    assert wanted[0].abs().max() > 1e-3
+
+
 def test_padding_adds_cells_and_nothing_else() -> None:
     narrow, wide = Update(), Update()
     reports = narrow([batch(ROWS)]), wide([batch(ROWS, widen=3)])
@@ -105,9 +130,9 @@ def test_padding_adds_cells_and_nothing_else() -> None:
 def test_loss_and_nll_are_sums_and_differ_by_the_smoothing() -> None:
     model = build()
     with torch.no_grad():
-        sharp = batch_loss(model, model.output.weight, batch(ROWS), dataclasses.replace(SETTINGS, label_smoothing=0.0))
-        smooth = batch_loss(model, model.output.weight, batch(ROWS), SETTINGS)
-        halves = [batch_loss(model, model.output.weight, batch(part), SETTINGS)[0] for part in (ROWS[:3], ROWS[3:])]
+        sharp = batch_loss(model, model.output, batch(ROWS), dataclasses.replace(SETTINGS, label_smoothing=0.0))
+        smooth = batch_loss(model, model.output, batch(ROWS), SETTINGS)
+        halves = [batch_loss(model, model.output, batch(part), SETTINGS)[0] for part in (ROWS[:3], ROWS[3:])]
     assert sharp[0] == sharp[1] == smooth[1]
     assert smooth[0] != smooth[1]
     assert sum(halves).item() == pytest.approx(smooth[0].item(), rel=1e-6)

@@ -19,13 +19,15 @@ NOISE = 0.1
 """Standard deviation of the noise on a new embedding row, as a share of that of the rows that are there."""
 
 _EMBEDDINGS = ("source_embedding.weight", "target_embedding.weight", "output.weight")
+_OUTPUT_BIAS = "output.bias"
 
 
 def starting_weights(core: Transformer, initial: InitialModel, seed: int) -> dict[str, Tensor]:
     """The initial model's weights by name, its embeddings grown to the vocabularies of `core`.
 
     A new row is the mean of the old ones, so that a new symbol starts as an average word (Hewitt 2021), plus seeded
-    noise of a tenth of their standard deviation in each column, so that new symbols differ.
+    noise of a tenth of their standard deviation in each column, so that new symbols differ. A new output bias is the
+    median of the old ones.
     Raises ModelError when the file is damaged.
     """
     weights = load_tensors(initial.weights)
@@ -34,6 +36,10 @@ def starting_weights(core: Transformer, initial: InitialModel, seed: int) -> dic
         if name in weights and name in own:
             generator = torch.Generator().manual_seed(key_seed(seed, "new rows", name))
             weights[name] = _grown(weights[name], own[name].shape[0], generator)
+    if _OUTPUT_BIAS in own:
+        bias_V = weights[_OUTPUT_BIAS]
+        more = len(own[_OUTPUT_BIAS]) - len(bias_V)
+        weights[_OUTPUT_BIAS] = torch.cat((bias_V, bias_V.median().expand(more)))
     return weights
 
 

@@ -6,7 +6,7 @@ Shapes: N real target positions, D d_model, V vocabulary.
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 CHUNK = 512
@@ -54,6 +54,11 @@ class _ChunkedLoss(torch.autograd.Function):
     def backward(ctx: Any, *grads: Tensor) -> Any:
         grad_hidden, grad_weight = ctx.saved_tensors
         return grad_hidden * grads[0], grad_weight * grads[0], None, None, None
+
+
+def matrix(output: nn.Linear) -> Tensor:
+    """The output layer as one matrix_VD; a bias is one more column, for hidden states with a 1 put at their end."""
+    return output.weight if output.bias is None else torch.cat((output.weight, output.bias[:, None]), 1)
 
 
 def projected_nll(

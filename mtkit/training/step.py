@@ -13,7 +13,7 @@ from mtkit.ids import PAD
 from mtkit.model.transformer import Transformer
 from mtkit.ranks import ALONE, Ranks
 from mtkit.runtime import autocast, is_out_of_memory, key_seed
-from mtkit.training.loss import projected_nll
+from mtkit.training.loss import matrix, projected_nll
 from mtkit.training.memory import halves
 from mtkit.training.optimizer import clip_gradient, global_norm
 from mtkit.training.regularize import drop_words, symmetric_divergence
@@ -49,12 +49,12 @@ class StepSettings:
     """A mean negative log-likelihood above this, in nats a token, counts as a number gone bad."""
 
 
-def batch_loss(model: nn.Module, output_VD: Tensor, batch: Batch, settings: StepSettings) -> tuple[Tensor, Tensor]:
-    """Sums of the smoothed and the plain loss of one batch; only real target positions are projected."""
-    return _nll(_hidden(model, batch, settings), output_VD, batch, settings)
+def batch_loss(model: nn.Module, output: nn.Linear, batch: Batch, settings: StepSettings) -> tuple[Tensor, Tensor]:
+    """Sums of the smoothed and the plain loss of one batch; only real target positions meet the `output` layer."""
+    return _nll(_hidden(model, output, batch, settings), output, batch, settings)
 
 
-def training_loss(model: nn.Module, output_VD: Tensor, batch: Batch, settings: StepSettings) -> tuple[Tensor, Tensor]:
+def training_loss(model: nn.Module, output: nn.Linear, batch: Batch, settings: StepSettings) -> tuple[Tensor, Tensor]:
     """`batch_loss` with word dropout and R-Drop, where the settings ask for them.
 
     R-Drop (Liang et al. 2021, equation 4) is -log p1 - log p2 + alpha / 2 * (KL(p1|p2) + KL(p2|p1)) for two passes that
@@ -62,23 +62,24 @@ def training_loss(model: nn.Module, output_VD: Tensor, batch: Batch, settings: S
     norms and rates mean what they mean without it.
     """
     if settings.r_drop == 0:
-        return batch_loss(model, output_VD, drop_words(batch, settings.word_dropout), settings)
-    first_ND, second_ND = (_hidden(model, drop_words(batch, settings.word_dropout), settings) for _ in range(2))
-    one, other = (_nll(hidden_ND, output_VD, batch, settings) for hidden_ND in (first_ND, second_ND))
-    divergence = symmetric_divergence(first_ND, second_ND, output_VD, settings.dtype)
+        return batch_loss(model, output, drop_words(batch, settings.word_dropout), settings)
+    first_ND, second_ND = (_hidden(model, output, drop_words(batch, settings.word_dropout), settings) for _ in range(2))
+    one, other = (_nll(hidden_ND, output, batch, settings) for hidden_ND in (first_ND, second_ND))
+    divergence = symmetric_divergence(first_ND, second_ND, matrix(output), settings.dtype)
     return (one[0] + other[0]) / 2 + settings.r_drop / 4 * divergence, (one[1] + other[1]) / 2
 
 
-def _hidden(model: nn.Module, batch: Batch, settings: StepSettings) -> Tensor:
-    """Hidden states_ND at the real target positions."""
+def _hidden(model: nn.Module, output: nn.Linear, batch: Batch, settings: StepSettings) -> Tensor:
+    """Hidden states_ND at the real target positions, ready for the `matrix` of the output layer."""
     with autocast(settings.dtype, batch.source_BS.device):
         hidden_BTD: Tensor = model(batch.source_BS, batch.target_in_BT)
-    return hidden_BTD[batch.target_out_BT != PAD]
+    hidden_ND = hidden_BTD[batch.target_out_BT != PAD]
+    return hidden_ND if output.bias is None else torch.cat((hidden_ND, torch.ones_like(hidden_ND[:, :1])), 1)
 
 
-def _nll(hidden_ND: Tensor, output_VD: Tensor, batch: Batch, settings: StepSettings) -> tuple[Tensor, Tensor]:
+def _nll(hidden_ND: Tensor, output: nn.Linear, batch: Batch, settings: StepSettings) -> tuple[Tensor, Tensor]:
     targets_N = batch.target_out_BT[batch.target_out_BT != PAD]
-    return projected_nll(hidden_ND, output_VD, targets_N, settings.label_smoothing, settings.dtype)
+    return projected_nll(hidden_ND, matrix(output), targets_N, settings.label_smoothing, settings.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,7 @@ def _add_gradient(
 ) -> tuple[Tensor, Tensor] | None:
     """The sums of both losses; None when memory has run out, and the gradients are useless."""
     try:
-        smoothed, plain = training_loss(model, core.output.weight, batch.to(core.output.weight.device), settings)
+        smoothed, plain = training_loss(model, core.output, batch.to(core.output.weight.device), settings)
         scaler.scale(smoothed / target_tokens).backward()
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):

@@ -127,7 +127,7 @@ def mean_nll(learner: Learner, data: PairData, stop: Callable[[], bool] = lambda
         batches = plan(data.source_lengths, data.target_lengths, learner.batching, 0, 0)
         for indices in batches[ranks.rank :: ranks.world]:
             batch = data.collate(indices).to(learner.device)
-            total += float(batch_loss(learner.core, learner.core.output.weight, batch, learner.settings)[1])
+            total += float(batch_loss(learner.core, learner.core.output, batch, learner.settings)[1])
             tokens += batch.kept
             _heed(stop)
         return total, tokens
