@@ -21,6 +21,7 @@ from mtkit import __version__
 from mtkit.errors import MtkitError, ToldError
 
 SUMMARIES = {
+    "init": "Write a recipe that suits your corpus and machine.",
     "fetch": "Download a recipe's public corpora.",
     "tokenizer": "Train a recipe's tokenizer.",
     "binarize": "Turn a recipe's corpora into shards, and report the drops.",
@@ -40,6 +41,10 @@ SUMMARIES = {
 def function_of(name: str) -> Callable[..., None]:
     """The function behind a command; imports its file."""
     match name:
+        case "init":
+            from mtkit.cli.init import init
+
+            return init
         case "fetch":
             from mtkit.cli.fetch import fetch
 
@@ -115,7 +120,11 @@ def _command(name: str) -> Any:
         return made
     function = function_of(name)
     single = typer.Typer(add_completion=False, rich_markup_mode=None)
-    single.command(name, help=_help_text(function.__doc__), context_settings=settings)(_guarded(function))
+    kind = typer.core.TyperCommand
+    if name == "init":
+        from mtkit.cli.init import PairsCommand as kind
+    text = _help_text(function.__doc__)
+    single.command(name, cls=kind, help=text, context_settings=settings)(_guarded(function))
     return typer.main.get_command(single)
 
 
