@@ -1,5 +1,6 @@
 """A chunk of pairs to arrays of ids: the work that binarization gives to its processes."""
 
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
@@ -12,6 +13,7 @@ from mtkit.data.shards import id_dtype
 from mtkit.ids import UNK
 from mtkit.sections.data import Filters
 from mtkit.text.tokenizer import Tokenizers
+from mtkit.text.words import WordMemory
 
 EXAMPLES = 5
 _CHUNK_PAIRS = 2048
@@ -62,7 +64,7 @@ class Encoded:
     target_unknown: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Encoder:
     """All that a process needs to encode chunks of one corpus; can be pickled.
 
@@ -78,6 +80,11 @@ class Encoder:
         """The dtype of ids in the shards."""
         return id_dtype(max(self.tokenizers.source.size, self.tokenizers.target.size))
 
+    @functools.cached_property
+    def _memories(self) -> tuple[WordMemory, WordMemory]:
+        source = WordMemory(self.tokenizers.source)
+        return source, source if self.tokenizers.joint else WordMemory(self.tokenizers.target)
+
     def __call__(self, chunk: Chunk) -> Encoded:
         """Encode and filter a chunk; the same chunk gives the same arrays in every process."""
         source_rows, target_rows = [], []
@@ -87,8 +94,8 @@ class Encoder:
         encoded = zip(
             chunk.sources,
             chunk.targets,
-            self.tokenizers.source.encode_batch(chunk.sources),
-            self.tokenizers.target.encode_batch(chunk.targets),
+            self._memories[0].encode_batch(chunk.sources),
+            self._memories[1].encode_batch(chunk.targets),
             strict=True,
         )
         for place, (source, target, bare_source_ids, target_ids) in enumerate(encoded):

@@ -116,8 +116,29 @@ class Tokenizer:
         """`encode` of each text, quicker for many; in one thread."""
         if len(texts) < _WORTH_A_BATCH:
             return [self.encode(text) for text in texts]
-        encoded = self._processor.encode([normalize(text) for text in texts], num_threads=1)
+        return self.open_with_symbol(self.encode_words([normalize(text) for text in texts]))
+
+    def encode_words(self, texts: Sequence[str]) -> list[list[int]]:
+        """The ids of normalised texts as SentencePiece gives them: a symbol that opens one comes after a word start."""
+        encoded: list[list[int]] = self._processor.encode(list(texts), num_threads=1)
+        return encoded
+
+    def open_with_symbol(self, encoded: list[list[int]]) -> list[list[int]]:
+        """What `encode` gives for these texts, from what `encode_words` gives."""
         return [self._open_with_symbol(ids) for ids in encoded] if self._symbol_ids else encoded
+
+    def encodes_by_words(self) -> bool:
+        """Whether the ids of any normalised text are those of its words, by `encode_words`, in a row.
+
+        So it is with BPE whose pieces never reach over a space, as `mtkit.text.train` makes it. Not with normalisation
+        inside the model, which may bring spaces, nor with other kinds of models.
+        """
+        numbers = range(self.size)
+        pieces = [self._processor.id_to_piece(number) for number in numbers]
+        within = all(_WORD_START not in piece[1:] for piece in pieces) and self.has_piece(_WORD_START)
+        ranked = all(self._processor.get_score(number).is_integer() for number in numbers)  # BPE: -rank, not log p
+        starts = self._processor.encode("a", out_type=str)[:1] != ["a"]
+        return self.normalization == "nfc" and within and ranked and starts
 
     def sample_batch(self, texts: Sequence[str], rate: float, seed: int) -> list[list[int]]:
         """`encode` of each text with BPE-dropout (Provilkov et al. 2020): merges left out with probability `rate`.
