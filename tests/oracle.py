@@ -256,11 +256,10 @@ class Oracle:
         return value
 
     def beam(self, config: Beam) -> list[tuple[Path, float]]:
-        """Beam search that never stops early."""
+        """Beam search that stops only when enough hypotheses have ended."""
         share = config.beam_size // config.groups
         groups = [[Path()] for _ in range(config.groups)]
-        slots = [share] * config.groups
-        ended: list[Path] = []
+        ended: list[list[Path]] = [[] for _ in range(config.groups)]
         while any(groups):
             tokens_chosen: list[int] = []
             ended_now: list[tuple[int, ...]] = []
@@ -269,12 +268,19 @@ class Oracle:
                 longer = [path for path in longer if not (self.ended(path) and path.tokens in ended_now)]
                 cost = {path: config.diversity * tokens_chosen.count(path.tokens[-1]) for path in longer}
                 longer.sort(key=lambda path: path.ranked - cost[path], reverse=True)
-                chosen = longer[: slots[number]]
-                tokens_chosen += [path.tokens[-1] for path in chosen]
-                finished = [path for path in chosen if self.ended(path)]
+                finished = [path for path in longer[:share] if self.ended(path)]
+                alive = [path for path in longer if not self.ended(path)][:share]
+                tokens_chosen += [path.tokens[-1] for path in finished + alive]
                 ended_now += [path.tokens for path in finished]
-                ended += finished
-                slots[number] -= len(finished)
-                groups[number] = [path for path in chosen if not self.ended(path)]
-        scored = [(path, self.score(path, config)) for path in ended]
+                ended[number] += finished
+                groups[number] = [] if self.enough(ended[number], alive, share, config) else alive
+        scored = [(path, self.score(path, config)) for path in itertools.chain.from_iterable(ended)]
         return sorted(scored, key=lambda entry: -entry[1])[: config.n_best]
+
+    def enough(self, ended: list[Path], alive: list[Path], share: int, config: Beam) -> bool:
+        """Whether `share` hypotheses have ended that are as good as the best alive one would be if it ended now."""
+        if len(ended) < share or not alive:
+            return False
+        plain = config.model_copy(update={"coverage_penalty": 0.0})
+        worst = sorted((self.score(path, config) for path in ended), reverse=True)[share - 1]
+        return worst >= max(self.score(path, plain) for path in alive)

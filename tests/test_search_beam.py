@@ -107,7 +107,7 @@ def beam_cases(draw):
 @settings(max_examples=60, deadline=None, derandomize=True)
 @given(beam_cases())
 def test_equals_plain_beam_search(case):
-    """Batched, narrowing, stopping early: the same as the plain one that does none of it."""
+    """Batched, leaving early, stopping by the bound: the same as the plain one that does none of it."""
     model, sources, prefixes, config = case
     found = search(model, pad(sources), config, prefixes=prefixes, attention=True)
     for source, prefix, hypotheses in zip(sources, prefixes, found, strict=True):
@@ -147,7 +147,7 @@ def test_best_is_first_of_n_best(alpha, extra):
 
 
 def test_stops_early_where_nothing_alive_can_win():
-    """Without length normalisation the bound is log P itself: the search ends long before its slots are spent."""
+    """Without length normalisation the bound is log P itself: one translation ends the search early."""
     model = TableModel(8, seed=1, scale=3.0)
     steps = []
     for count in (1, 8):

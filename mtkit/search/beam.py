@@ -1,8 +1,8 @@
 """Beam search (Graves 2012), with length and coverage penalty (Wu et al. 2016) and diverse groups.
 
-A sentence has beam_size slots. At every step the likeliest continuations of its hypotheses fill the slots that are
-left; one that ends (with EOS, or cut at the maximum length) is kept and its slot is spent, so the beam narrows by one
-(Sutskever et al. 2014). A beam of 1 therefore is greedy search, and no hypothesis is ever dropped for one that ended.
+A sentence has beam_size slots, and beam_size hypotheses stay alive in them. At every step the continuations of all of
+them are ranked. Those among the best beam_size that end (with EOS, or cut at the maximum length) are kept; the best
+beam_size of those that do not end go on. CTranslate2 and Hugging Face transformers keep the beam full in the same way.
 
 **Ranking.** Continuations that compete have the same number of scored tokens, so they are ranked by log P. Hypotheses
 that ended are ranked by
@@ -12,29 +12,33 @@ that ended are ranked by
 with log P after the repetition penalty, which leaves log-probabilities log-probabilities. The earlier one wins among
 equals, then the one in the lower slot.
 
-**Stopping.** A sentence is done when its slots are spent, when no continuation is allowed, or when none of the
-hypotheses alive can still reach the n_best kept ones. The last is exact: let l be the log P of the likeliest alive
-hypothesis. Each further token adds a log-probability, at most 0, so log P at its end is at most l <= 0; the length
-penalty never decreases with length and is at most its value at the sentence's maximum length m; so log P divided by it
-is at most l / length_penalty(m). The coverage penalty is at most 0. So `l / length_penalty(m)` bounds every score to
-come, and stopping when the n_best-th kept score has reached it changes none of the n_best. Hence the results for n_best
-1 are the first of those for any n_best: what is not kept plays no part in the choice of continuations.
+**Stopping.** A sentence is done when no continuation is allowed, and in two more cases. First, when beam_size
+hypotheses have ended, and the worst of the best beam_size of these scores no less than the likeliest alive one would if
+it ended now (transformers has this rule). Ended ones that are nonsense do not stop the search, then, and a beam of 1 is
+greedy search. Second, when none of the hypotheses alive can still be among the n_best. That is exact: let l be the log
+P of the likeliest alive hypothesis. Each further token adds a log-probability, at most 0, so log P at its end is at
+most l <= 0; the length penalty never decreases with length and is at most its value at the sentence's maximum length m;
+so log P divided by it is at most l / length_penalty(m). The coverage penalty is at most 0. So `l / length_penalty(m)`
+bounds every score to come, and stopping when the n_best-th kept score has reached it changes none of the n_best. The
+first case does not know n_best, nor does the choice of continuations. Hence the results for n_best 1 are the first of
+those for any n_best.
 
-**Groups** (Vijayakumar et al. 2018): each has its share of the slots and fills it after the groups before it, with
-log P less `diversity` for every hypothesis of theirs that chose the same token at this step. Scores and kept sums do
-not contain that cost. A departure: a hypothesis that an earlier group just ended cannot end once more, so that the
-n_best are different translations.
+**Groups** (Vijayakumar et al. 2018): each has its share of the slots, searches and stops as above, after the groups
+before it, and ranks by log P less `diversity` for every hypothesis of theirs, alive or just ended, that chose the same
+token at this step. Scores and kept sums do not contain that cost. A departure: a hypothesis that an earlier group just
+ended cannot end once more, so that the n_best are different translations.
 
 Shapes: B sentences still in the batch, K beam size, N = B * K, G groups, Q = K / G, S source length, V vocabulary,
-C continuations considered of each hypothesis, J n_best.
+C continuations considered of each hypothesis, M = Q * C, J n_best.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import torch
 from torch import Tensor
 
 from mtkit.ids import BOS, EOS, PAD
+from mtkit.search.greedy import LEAVING
 from mtkit.search.penalties import coverage_mask, coverage_penalty, length_penalty
 from mtkit.search.protocol import Hypothesis, SearchModel
 from mtkit.search.rank import top
@@ -62,12 +66,22 @@ def beam(
 
 @dataclass(slots=True)
 class _Chosen:
-    """What fills the slots: log P (-inf: the slot is empty), the slot that is continued, the token, has it ended."""
+    """The continuations that go on, and those that were good enough to end now.
+
+    Each has log P (-inf: there is none), the slot that is continued, and the token.
+    """
 
     sums_BK: Tensor
     parents_BK: Tensor
     tokens_BK: Tensor
-    ended_BK: Tensor
+    end_sums_BK: Tensor
+    end_parents_BK: Tensor
+    end_tokens_BK: Tensor
+
+    def beside(self, other: "_Chosen") -> "_Chosen":
+        """This one's slots, then the other's."""
+        pairs = ((getattr(self, each.name), getattr(other, each.name)) for each in fields(self))
+        return _Chosen(*(torch.cat(pair, 1) for pair in pairs))
 
 
 class _Search:
@@ -82,14 +96,15 @@ class _Search:
         self.constraints = constraints
         self.attention = attention
         self.state = model.start(source_BS, size, attention or config.coverage_penalty > 0)
-        self.trace = Trace(sentences, size)
+        self.trace = Trace(sentences, 2 * size, size)  # what goes on, then what ended
         self.ends: list[tuple[int, Tensor]] = []
         self.ids_N = torch.full((sentences * size,), BOS, device=device)
         self.first_B1 = torch.arange(0, sentences * size, size, device=device)[:, None]
         self.sums_BK = torch.full((sentences, size), NEVER, dtype=real_type(device), device=device)
         # All hypotheses of a group begin alike: only the first of each counts.
         self.sums_BK[:, :: size // config.groups] = 0.0
-        self.slots_BG = torch.full((sentences, config.groups), size // config.groups, device=device)
+        # The best Q scores of each group, and the best n_best of all, -inf where fewer have ended.
+        self.kept_BGQ = torch.full_like(self.sums_BK, NEVER).unflatten(1, (config.groups, -1))
         self.kept_BJ = torch.full_like(self.sums_BK[:, : config.n_best], NEVER)
         self.most_penalty_B = torch.tensor(
             [self._length_penalty(length) for length in constraints.most_N[::size].tolist()],
@@ -111,42 +126,37 @@ class _Search:
         chosen = self._choose(scores.search_NV)
         sentences, size = chosen.tokens_BK.shape
         vocabulary = scores.model_NV.size(1)
-        cells_BK = chosen.parents_BK * vocabulary + chosen.tokens_BK
-        logs_BK = scores.model_NV.view(sentences, size * vocabulary).gather(1, cells_BK)
+        tokens_BW = torch.cat((chosen.tokens_BK, chosen.end_tokens_BK), 1)
+        parents_BW = torch.cat((chosen.parents_BK, chosen.end_parents_BK), 1)
+        cells_BW = parents_BW * vocabulary + tokens_BW
+        logs_BW = scores.model_NV.view(sentences, size * vocabulary).gather(1, cells_BW)
         self.trace.append(
             Step(
-                tokens_N=chosen.tokens_BK.view(-1),
-                log_probabilities_N=logs_BK.view(-1),
-                parents_N=chosen.parents_BK.view(-1),
+                tokens_N=tokens_BW.view(-1),
+                log_probabilities_N=logs_BW.view(-1),
+                parents_N=parents_BW.view(-1),
                 attention_NS=attention_NS if self.attention else None,
             )
         )
         self.sums_BK = chosen.sums_BK
-        if bool(chosen.ended_BK.any()):
+        if bool((chosen.end_sums_BK > NEVER).any()):
             self._keep(chosen, step + 1)
-        return self._go_on(chosen, self._done())
+        if self.ends:
+            self._stop_groups(step + 1)
+        return self._go_on(chosen)
 
     def _choose(self, search_NV: Tensor) -> _Chosen:
-        """Fill the slots that are left, group by group."""
+        """Choose for all slots, group by group."""
         sentences, size = self.sums_BK.shape
-        # No hypothesis can have more than K of the best K continuations, nor lose more than K - Q to other groups.
-        logs_NC, ids_NC = top(search_NV, size)
+        # Of one hypothesis at most Q continuations go on and one ends, while other groups make at most the tokens of
+        # their K - Q slots and EOS dearer, or end what they share with this one.
+        groups = self.config.groups
+        logs_NC, ids_NC = top(search_NV, size + 1 if groups == 1 else 2 * size + 1)
         sums_BKC = self.sums_BK[:, :, None] + logs_NC.view(sentences, size, -1)
         ids_BKC = ids_NC.view(sentences, size, -1)
-        if self.config.groups == 1:
-            return self._fill(sums_BKC, ids_BKC, 0, None)
-        chosen = None
-        for group in range(self.config.groups):
-            part = self._fill(sums_BKC, ids_BKC, group, chosen)
-            if chosen is not None:
-                part = _Chosen(
-                    torch.cat((chosen.sums_BK, part.sums_BK), 1),
-                    torch.cat((chosen.parents_BK, part.parents_BK), 1),
-                    torch.cat((chosen.tokens_BK, part.tokens_BK), 1),
-                    torch.cat((chosen.ended_BK, part.ended_BK), 1),
-                )
-            chosen = part
-        assert chosen is not None
+        chosen = self._fill(sums_BKC, ids_BKC, 0, None)
+        for group in range(1, groups):
+            chosen = chosen.beside(self._fill(sums_BKC, ids_BKC, group, chosen))
         return chosen
 
     def _fill(self, sums_BKC: Tensor, ids_BKC: Tensor, group: int, before: _Chosen | None) -> _Chosen:
@@ -158,68 +168,83 @@ class _Search:
         ids_BM = ids_BKC[:, first : first + share].flatten(1)
         ranked_BM = sums_BM if before is None else self._beside(sums_BM, ids_BM, first, before)
         ranked_BM, places_BM = ranked_BM.sort(dim=1, descending=True, stable=True)
-        places_BQ = places_BM[:, :share]
-        sums_BQ = ranked_BM[:, :share]
-        if before is not None:
-            sums_BQ = sums_BM.gather(1, places_BQ).masked_fill(sums_BQ == NEVER, NEVER)
-        if self.ends:
-            ranks_Q = torch.arange(share, device=sums_BQ.device)
-            sums_BQ = sums_BQ.masked_fill(ranks_Q >= self.slots_BG[:, group, None], NEVER)
-        tokens_BQ = ids_BM.gather(1, places_BQ)
-        ended_BQ = tokens_BQ == EOS
+        # At most Q continuations are ends, one of each hypothesis, unless all are.
+        places_BR = places_BM[:, : 2 * share]
+        sums_BR = sums_BM.gather(1, places_BR).masked_fill(ranked_BM[:, : 2 * share] == NEVER, NEVER)
+        tokens_BR = ids_BM.gather(1, places_BR)
+        parents_BR = places_BR // width + first
+        end_BR = tokens_BR == EOS
         full_N = self.constraints.at_limit()
         if full_N is not None:
-            ended_BQ |= full_N[::size, None]
-        return _Chosen(sums_BQ, places_BQ // width + first, tokens_BQ, ended_BQ & (sums_BQ > NEVER))
+            end_BR |= full_N[::size, None]
+        alive_BQ = end_BR.byte().sort(dim=1, stable=True).indices[:, :share]
+        return _Chosen(
+            sums_BK=sums_BR.masked_fill(end_BR, NEVER).gather(1, alive_BQ),
+            parents_BK=parents_BR.gather(1, alive_BQ),
+            tokens_BK=tokens_BR.gather(1, alive_BQ),
+            end_sums_BK=sums_BR.masked_fill(~end_BR, NEVER)[:, :share],
+            end_parents_BK=parents_BR[:, :share],
+            end_tokens_BK=tokens_BR[:, :share],
+        )
 
     def _beside(self, sums_BM: Tensor, ids_BM: Tensor, first: int, before: _Chosen) -> Tensor:
         """log P less the cost of choosing as earlier groups did; -inf for a hypothesis that they have just ended."""
         share = self.config.beam_size // self.config.groups
-        like_BMP = ids_BM[:, :, None] == before.tokens_BK[:, None, :]
-        counts_BM = (like_BMP & (before.sums_BK > NEVER)[:, None, :]).sum(2)
-        parents_BQP = before.parents_BK[:, None, :].expand(-1, share, -1)
-        same_BQP = self.same_BKK[:, first : first + share].gather(2, parents_BQP) & before.ended_BK[:, None, :]
+        like_BMP = (ids_BM[:, :, None] == before.tokens_BK[:, None, :]) & (before.sums_BK > NEVER)[:, None, :]
+        ended_BMP = (ids_BM[:, :, None] == before.end_tokens_BK[:, None, :]) & (before.end_sums_BK > NEVER)[:, None, :]
+        counts_BM = like_BMP.sum(2) + ended_BMP.sum(2)
+        parents_BQP = before.end_parents_BK[:, None, :].expand(-1, share, -1)
+        same_BQP = self.same_BKK[:, first : first + share].gather(2, parents_BQP)
         width = sums_BM.size(1) // share
-        twice_BM = (like_BMP & same_BQP.repeat_interleave(width, 1)).any(2)
+        twice_BM = (ended_BMP & same_BQP.repeat_interleave(width, 1)).any(2)
         return (sums_BM - self.config.diversity * counts_BM).masked_fill(twice_BM, NEVER)
 
     def _keep(self, chosen: _Chosen, length: int) -> None:
-        """Score the hypotheses that have just ended and take them out of the beams; their slots are spent."""
-        scores_BK = chosen.sums_BK / self._length_penalty(length)
+        """Score the hypotheses that have just ended."""
+        scores_BK = chosen.end_sums_BK / self._length_penalty(length)
         if self.config.coverage_penalty > 0:
             penalties_N = coverage_penalty(self.coverage_NS, self.mask_NS, self.config.coverage_penalty)
-            scores_BK = scores_BK + penalties_N.view_as(scores_BK).gather(1, chosen.parents_BK)
-        scores_BK = scores_BK.masked_fill(~chosen.ended_BK, NEVER)
-        self.ends.append((length - 1, scores_BK))
+            scores_BK = scores_BK + penalties_N.view_as(scores_BK).gather(1, chosen.end_parents_BK)
+        self.ends.append((length - 1, torch.cat((torch.full_like(scores_BK, NEVER), scores_BK), 1)))
         self.kept_BJ = torch.cat((self.kept_BJ, scores_BK), 1).topk(self.config.n_best, 1).values
-        self.sums_BK = chosen.sums_BK.masked_fill(chosen.ended_BK, NEVER)
-        self.slots_BG = self.slots_BG - chosen.ended_BK.unflatten(1, (self.config.groups, -1)).sum(2)
+        share = self.kept_BGQ.shape[2]
+        self.kept_BGQ = torch.cat((self.kept_BGQ, scores_BK.view_as(self.kept_BGQ)), 2).topk(share, 2).values
 
-    def _done(self) -> Tensor | None:
-        """True for sentences of which nothing alive can still be among the n_best; None before any hypothesis ended."""
-        if not self.ends:
-            return None
-        alive_B = self.sums_BK.amax(1)
-        return (alive_B == NEVER) | (self.kept_BJ[:, -1] >= alive_B / self.most_penalty_B * (1.0 - _SLACK))
+    def _stop_groups(self, length: int) -> None:
+        """Let groups go on no longer whose alive hypotheses are no better than enough that have ended."""
+        alive_BGQ = self.sums_BK.view_as(self.kept_BGQ)
+        now_BG = alive_BGQ.amax(2) / self._length_penalty(length)
+        over_BG1 = (self.kept_BGQ[:, :, -1] >= now_BG)[:, :, None]
+        self.sums_BK = alive_BGQ.masked_fill(over_BG1, NEVER).flatten(1)
 
-    def _go_on(self, chosen: _Chosen, done_B: Tensor | None) -> bool:
-        """Reorder everything by the choice, let sentences that are done leave; returns whether any are left."""
+    def _go_on(self, chosen: _Chosen) -> bool:
+        """Reorder everything by the choice, let sentences that are done leave; returns whether any are left.
+
+        Nothing alive of a done sentence can still be among the n_best. A sentence stays, without a hypothesis, until
+        enough are done: leaving copies what the model remembers, staying computes for nothing.
+        """
         sentences, size = chosen.tokens_BK.shape
         kept_B = None
-        if done_B is not None and bool(done_B.any()):
-            kept_B = (~done_B).nonzero().squeeze(1)
-            if len(kept_B) == 0:
+        if self.ends:
+            alive_B = self.sums_BK.amax(1)
+            done_B = (alive_B == NEVER) | (self.kept_BJ[:, -1] >= alive_B / self.most_penalty_B * (1.0 - _SLACK))
+            left = sentences - int(done_B.sum())
+            if left == 0:
                 return False
-            self.trace.keep(kept_B.cpu().numpy())
+            if sentences - left >= LEAVING * sentences:
+                kept_B = (~done_B).nonzero().squeeze(1)
+                self.trace.keep(kept_B.cpu().numpy())
+            elif left < sentences:
+                self.sums_BK = self.sums_BK.masked_fill(done_B[:, None], NEVER)
         if self.config.groups > 1:
             self._compare(chosen)
         rows_BK = chosen.parents_BK + self.first_B1[:sentences]
         tokens_BK = chosen.tokens_BK
         if kept_B is not None:
             rows_BK, tokens_BK = rows_BK[kept_B], tokens_BK[kept_B]
-            self.sums_BK, self.slots_BG, self.kept_BJ = (
+            self.sums_BK, self.kept_BGQ, self.kept_BJ = (
                 self.sums_BK[kept_B],
-                self.slots_BG[kept_B],
+                self.kept_BGQ[kept_B],
                 self.kept_BJ[kept_B],
             )
             self.most_penalty_B, self.same_BKK = self.most_penalty_B[kept_B], self.same_BKK[kept_B]

@@ -3,7 +3,7 @@
 Steps only append tensors, so nothing is copied or waited for while the search runs. A hypothesis is found backwards,
 from its last token along the parents: all hypotheses at once.
 
-Shapes: B sentences in the batch at a step, K rows a sentence, N = B * K, S source length, H hypotheses, T steps.
+Shapes: B sentences in the batch at a step, K entries a sentence, N = B * K, S source length, H hypotheses, T steps.
 """
 
 from collections.abc import Sequence
@@ -26,8 +26,8 @@ Ints = NDArray[np.int64]
 class Step:
     """One step: the chosen tokens and the model's log-probabilities of them.
 
-    `ranked_N` is what the search adds up, where that is something else; `parents_N` the slot (0 .. K - 1) that a row
-    continues, None for its own; `attention_NS` belongs to the rows before the choice.
+    `ranked_N` is what the search adds up, where that is something else; `parents_N` the slot that an entry continues,
+    None for its own; `attention_NS` belongs to the model's rows before the choice.
     """
 
     tokens_N: Tensor
@@ -60,11 +60,16 @@ class Ends:
 
 
 class Trace:
-    """All steps of a search over `sentences` sentences, some of which leave before the end."""
+    """All steps of a search over `sentences` sentences, some of which leave before the end.
 
-    def __init__(self, sentences: int, per_source: int) -> None:
+    A step has `per_source` entries a sentence; the first `rows` of them, by default all, are the model's rows, and the
+    only ones that later steps continue.
+    """
+
+    def __init__(self, sentences: int, per_source: int, rows: int | None = None) -> None:
         self.sentences = sentences
         self.per_source = per_source
+        self.rows = per_source if rows is None else rows
         self.order = np.arange(sentences)  # the sentences in the batch; replaced, never changed
         self._orders: list[Ints] = []
         self._steps: list[Step] = []
@@ -142,15 +147,15 @@ class Trace:
             live = (ends.steps_H >= step).nonzero()[0]
             place_B = np.zeros(self.sentences, np.int64)
             place_B[self._orders[step]] = np.arange(len(self._orders[step]))
-            first = place_B[ends.sentences_H[live]] * self.per_source
-            rows = first + slots_H[live]
+            place_H = place_B[ends.sentences_H[live]]
+            rows = place_H * self.per_source + slots_H[live]
             tokens_HT[live, step] = tokens_T[step][rows]
             logs_HT[live, step] = logs_T[step][rows]
             ranked_HT[live, step] = ranked_T[step][rows]
             if parents_T:
                 slots_H[live] = parents_T[step][rows]
             if attention_HTS is not None:
-                attention_HTS[live, step] = attention_T[step][first + slots_H[live]]
+                attention_HTS[live, step] = attention_T[step][place_H * self.rows + slots_H[live]]
         return tokens_HT, logs_HT, ranked_HT, attention_HTS
 
 
