@@ -3,6 +3,7 @@
 `Translator` knows only the protocol `Engine`; how and where a batch is searched is an engine's own business.
 """
 
+import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -10,10 +11,14 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from mtkit.errors import ModelError
 from mtkit.ids import PAD
+from mtkit.runtime import is_out_of_memory, release_memory
 from mtkit.search.protocol import Hypothesis, SearchModel
 from mtkit.search.run import search
 from mtkit.sections.search import Search
+
+_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,18 +58,44 @@ class ModelEngine:
     ) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
         """See Engine; in order."""
         for place, batch in enumerate(batches):
-            source_BS = padded(batch.rows).to(self.device)
-            yield (
-                place,
-                search(
-                    self.model,
-                    source_BS,
-                    config,
-                    line_keys=batch.keys,
-                    prefixes=batch.prefixes,
-                    attention=attention,
-                ),
+            yield place, self._search(batch, config, attention)
+
+    def _search(self, batch: Batch, config: Search, attention: bool) -> list[list[Hypothesis]]:
+        """The hypotheses of each row. A batch that does not fit into memory is cut in halves, which changes no result.
+
+        Raises ModelError when a single sentence does not fit.
+        """
+        try:
+            return search(
+                self.model,
+                padded(batch.rows).to(self.device),
+                config,
+                line_keys=batch.keys,
+                prefixes=batch.prefixes,
+                attention=attention,
             )
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        # Only here, where the error and the tensors that it holds are gone, can memory be given back.
+        release_memory(self.device)
+        rows = len(batch.rows)
+        if rows == 1:
+            raise ModelError(
+                f"out of memory with a single sentence, of {len(batch.rows[0])} tokens",
+                "lower search.lines.max_source_length, search.rules.max_length or search.beam_size, or free memory",
+            )
+        _LOG.warning(
+            "out of memory with %d sentences at once; translating them in halves (search.lines.batch_size and "
+            "search.lines.max_tokens bound them)",
+            rows,
+        )
+        parts = [slice(0, rows // 2), slice(rows // 2, rows)]
+        return [row for part in parts for row in self._search(_part(batch, part), config, attention)]
+
+
+def _part(batch: Batch, part: slice) -> Batch:
+    return Batch(batch.rows[part], batch.keys[part], None if batch.prefixes is None else batch.prefixes[part])
 
 
 def padded(rows: Sequence[Sequence[int]]) -> Tensor:

@@ -148,15 +148,21 @@ def is_out_of_memory(error: BaseException) -> bool:
     return isinstance(error, RuntimeError) and ("DefaultCPUAllocator" in told or "can't allocate memory" in told)
 
 
+def release_memory(device: torch.device) -> None:
+    """Let go of GPU memory that torch keeps for later, in pieces that may be too small for what comes next."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    elif device.type == "mps":
+        torch.mps.empty_cache()
+
+
 def begin_peak(device: torch.device) -> None:
     """Give memory that is not in use back to the system, and let `peak_held_memory` begin anew from here."""
     gc.collect()
+    release_memory(device)
     if device.type == "cuda":
-        torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats(device)
-    elif device.type == "mps":
-        torch.mps.empty_cache()
-    elif platform.libc_ver()[0] == "glibc":
+    elif device.type == "cpu" and platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)
         with contextlib.suppress(OSError):  # a system that keeps the old peak: what follows shows where it exceeds it
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")

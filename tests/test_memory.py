@@ -6,13 +6,18 @@ from typing import Any
 import pytest
 import torch
 from test_step import ROWS, Update, assert_gradients_close, batch
-from toy_run import Runs, events
+from toy_run import Runs, assert_same, events
 
+from mtkit import engine
 from mtkit.data.loader import Batch
-from mtkit.errors import TrainingError
+from mtkit.errors import ModelError, TrainingError
+from mtkit.folders import RunFolder
 from mtkit.runtime import is_out_of_memory
 from mtkit.training import step as step_module
+from mtkit.training import validate
 from mtkit.training.memory import halves
+from mtkit.translation import Line
+from mtkit.translator import Translator
 
 ERRORS: list[Callable[[], BaseException]] = [
     lambda: torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
@@ -129,3 +134,106 @@ def test_the_log_counts_it(runs: Runs, monkeypatch: pytest.MonkeyPatch, caplog: 
     assert told
     assert told[-1]["total"] == sum(row["count"] for row in told)
     assert "batches cut in halves" in caplog.text
+
+
+# Where a smaller batch does not help
+
+
+def test_the_optimizers_move_says_that_memory_has_run_out(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    real, calls = torch.optim.Adam.step, []
+
+    def step(*arguments: Any, **named: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 8:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(*arguments, **named)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.optim.Adam, "step", step)
+        with pytest.raises(
+            TrainingError, match="step 8: out of memory in the optimizer's move; the checkpoints"
+        ) as told:
+            runs.train()
+    assert "three times the memory of the weights" in str(told.value.hint)
+    run = RunFolder(runs.folder / "run")
+    assert run.steps() == [6]
+    assert_same(runs.train(), runs.train("whole"), 12)
+
+
+def test_other_errors_of_the_optimizer_pass(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def step(*arguments: Any, **named: Any) -> Any:
+        raise RuntimeError("device-side assert triggered")
+
+    monkeypatch.setattr(torch.optim.Adam, "step", step)
+    with pytest.raises(RuntimeError, match="device-side"):
+        runs.train()
+
+
+# Validation
+
+
+def forgetful(real: Callable[..., Any], rows: int, size: Callable[..., int]) -> Callable[..., Any]:
+    """The same function on a machine where so many rows, and no more, fit into memory."""
+
+    def call(*arguments: Any, **named: Any) -> Any:
+        if size(*arguments) > rows:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(*arguments, **named)
+
+    return call
+
+
+def of_batch(model: Any, output: Any, one: Batch, settings: Any) -> int:
+    return len(one.source_BS)
+
+
+def of_search(model: Any, source_BS: Any, config: Any) -> int:
+    return len(source_BS)
+
+
+def test_validation_in_halves_has_the_same_scores(
+    runs: Runs, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    expected = events(runs.train("roomy", training={"max_steps": 6}), "valid")
+    monkeypatch.setattr(validate, "batch_loss", forgetful(validate.batch_loss, 5, of_batch))
+    monkeypatch.setattr(engine, "search", forgetful(engine.search, 3, of_search))
+    found = events(runs.train(training={"max_steps": 6}), "valid")
+    for name in ("nll", "perplexity"):
+        assert found[0].pop(name) == pytest.approx(expected[0].pop(name), rel=1e-6)
+    assert found == expected
+    assert "out of memory with 8 sentences at once; translating them in halves" in caplog.text
+    assert "validation: out of memory with" in caplog.text
+
+
+def test_a_validation_pair_that_does_not_fit_is_an_error(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(validate, "batch_loss", forgetful(validate.batch_loss, 0, of_batch))
+        with pytest.raises(TrainingError, match="validation: out of memory with a single pair, of") as told:
+            runs.train()
+        assert "take the pair out of the validation corpus" in str(told.value.hint)
+    monkeypatch.setattr(engine, "search", forgetful(engine.search, 0, of_search))
+    with pytest.raises(ModelError, match="out of memory with a single sentence, of") as other:
+        runs.train()
+    assert "search.beam_size" in str(other.value.hint)
+
+
+def test_halves_of_a_search_keep_order_noise_and_prefixes(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = runs.train(training={"max_steps": 6, "validate_every_steps": 99})
+    translator = Translator.load(run.checkpoint(6), "cpu")
+    lines = [Line(line, prefix="a" * (index % 3)) for index, line in enumerate(runs.corpus.source[:7])]
+    for search in ({"method": "beam", "beam_size": 2, "n_best": 2}, {"method": "sampling", "samples": 2, "seed": 3}):
+        config = runs.recipe(search={**search, "rules": {"max_length": 20}}).search
+        expected = [[one.text for one in line.hypotheses] for line in translator.translate_stream(lines, config)]
+        with monkeypatch.context() as patch:
+            patch.setattr(engine, "search", forgetful(engine.search, 2, of_search))
+            found = [[one.text for one in line.hypotheses] for line in translator.translate_stream(lines, config)]
+        assert found == expected
+
+
+def test_a_search_that_fails_otherwise_fails(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    def search(*arguments: Any, **named: Any) -> Any:
+        raise RuntimeError("device-side assert triggered")
+
+    monkeypatch.setattr(engine, "search", search)
+    with pytest.raises(RuntimeError, match="device-side"):
+        runs.train()

@@ -14,7 +14,7 @@ from mtkit.model.transformer import Transformer
 from mtkit.ranks import ALONE, Ranks
 from mtkit.runtime import autocast, is_out_of_memory, key_seed
 from mtkit.training.loss import matrix, projected_nll
-from mtkit.training.memory import halves
+from mtkit.training.memory import halves, room_for_update
 from mtkit.training.optimizer import clip_gradient, global_norm
 from mtkit.training.regularize import drop_words, symmetric_divergence
 
@@ -195,7 +195,8 @@ def train_step(
     own = add_gradients(model, core, scaler, batches, target_tokens, step, settings)
     if not batches:
         scaler.scale(torch.zeros((), device=device))  # the scaler takes shape by its first use
-    exchange_gradients(parameters, ranks)
+    with room_for_update(step):
+        exchange_gradients(parameters, ranks)
     scaler.unscale_(optimizer)
     norm = global_norm(parameters)
     # Rank 0's norm counts for all, so that no rounding tells their weights apart.
@@ -208,7 +209,8 @@ def train_step(
     if sound and settings.clip_norm is not None:
         clip_gradient(parameters, norm, settings.clip_norm)
     if sound:
-        scaler.step(optimizer)
+        with room_for_update(step):
+            scaler.step(optimizer)
     scaler.update()
     return StepReport(
         loss=loss,

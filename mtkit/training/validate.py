@@ -1,5 +1,6 @@
 """Validation: the loss under teacher forcing, and scores of text that is really decoded."""
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -11,19 +12,23 @@ import torch
 
 from mtkit.data.batching import plan
 from mtkit.data.corpus import Pair, read_pairs
-from mtkit.data.loader import PairData
+from mtkit.data.loader import Batch, PairData
 from mtkit.engine import ModelEngine
-from mtkit.errors import DataError
+from mtkit.errors import DataError, TrainingError
 from mtkit.evaluate import Scores, score
 from mtkit.ranks import ALONE, Ranks
 from mtkit.recipe import Recipe
+from mtkit.runtime import is_out_of_memory, release_memory
 from mtkit.sections.search import Beam, Greedy
 from mtkit.training.log import finite, perplexity
+from mtkit.training.memory import halves
 from mtkit.training.state import Learner
 from mtkit.training.step import batch_loss
 from mtkit.translator import Translator
 
 T = TypeVar("T")
+
+log = logging.getLogger(__name__)
 
 
 class Interrupted(Exception):
@@ -127,13 +132,32 @@ def mean_nll(learner: Learner, data: PairData, stop: Callable[[], bool] = lambda
         batches = plan(data.source_lengths, data.target_lengths, learner.batching, 0, 0)
         for indices in batches[ranks.rank :: ranks.world]:
             batch = data.collate(indices).to(learner.device)
-            total += float(batch_loss(learner.core, learner.core.output, batch, learner.settings)[1])
+            total += _batch_nll(learner, batch)
             tokens += batch.kept
             _heed(stop)
         return total, tokens
 
     parts = _shared(share, ranks)
     return sum(part[0] for part in parts) / sum(part[1] for part in parts)
+
+
+def _batch_nll(learner: Learner, batch: Batch) -> float:
+    """The sum of a batch; one that does not fit into memory is cut in halves."""
+    try:
+        return float(batch_loss(learner.core, learner.core.output, batch, learner.settings)[1])
+    except (RuntimeError, MemoryError) as error:
+        if not is_out_of_memory(error):
+            raise
+    release_memory(learner.device)
+    rows = len(batch.source_BS)
+    if rows == 1:
+        raise TrainingError(
+            f"validation: out of memory with a single pair, of {batch.source_tokens} source and {batch.kept} target "
+            "tokens; the checkpoints are as they were",
+            "take the pair out of the validation corpus, or free memory on the device",
+        )
+    log.warning("validation: out of memory with %d pairs at once; they are cut in halves", rows)
+    return sum(_batch_nll(learner, half) for half in halves(batch))
 
 
 def _shared(share: Callable[[], T], ranks: Ranks) -> list[T]:
