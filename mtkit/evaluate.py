@@ -6,40 +6,56 @@ give a number instead of an error; here both are refused.
 
 import contextlib
 import logging
+import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sacrebleu.metrics import BLEU, CHRF, TER, BLEUScore
+from sacrebleu.metrics import BLEUScore
+from sacrebleu.metrics.base import Metric
 from tqdm import tqdm
 
-from mtkit.errors import DataError, MtkitError
+from mtkit.errors import DataError, UsageError
+from mtkit.hygiene import is_unspaced
+from mtkit.metrics import bleu_tokenizer, make_metrics
 from mtkit.sections.data import Evaluation
 
 logger = logging.getLogger(__name__)
 
-_TOKENIZERS = {
-    "zh": "zh", "zho": "zh", "chi": "zh", "cmn": "zh", "yue": "zh",
-    "ja": "ja-mecab", "jpn": "ja-mecab",
-    "ko": "ko-mecab", "kor": "ko-mecab",
-}  # fmt: skip
-_EXTRAS = {"ja-mecab": ("Japanese", "sacrebleu[ja]"), "ko-mecab": ("Korean", "sacrebleu[ko]")}
 _WORD_TOKENIZERS = ("13a", "intl", "none")
-_UNSPACED = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]"
-)
-_SAMPLE_LINES = 1000
+
+MEMORY_LIMIT = 2 << 30
+"""Most bytes that resampling may take: sacreBLEU lays out all resamples at once."""
+_STATISTICS = 24  # float32 figures a sentence: chrF++ has the most, three for each of its eight orders
+SEED_VARIABLE = "SACREBLEU_SEED"
 
 
 @dataclass(frozen=True, slots=True)
 class MetricScore:
-    """One figure: sacreBLEU's name of it, the unrounded score, the signature to quote, and BLEU's parts."""
+    """One figure: sacreBLEU's name of it, the unrounded score, the signature to quote, and BLEU's parts.
+
+    With a 95 % interval of bootstrap resampling (Koehn 2004), `mean` is the mean of the resamples and `half_width` half
+    of the interval, so that the score is quoted as mean ± half_width.
+    """
 
     label: str
     score: float
     signature: str
     detail: str = ""
+    mean: float | None = None
+    half_width: float | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The same for JSON, without what there is not."""
+        optional = {"detail": self.detail or None, "mean": self.mean, "half_width": self.half_width}
+        plain = {"label": self.label, "score": self.score, "signature": self.signature}
+        return plain | {name: value for name, value in optional.items() if value is not None}
+
+    @property
+    def interval(self) -> str:
+        """`mean ± half_width` with two decimals; empty where there is none."""
+        return "" if self.half_width is None else f"{self.mean:.2f} ± {self.half_width:.2f}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,24 +67,29 @@ class Scores:
     references: int
 
     def render(self) -> str:
-        """A table for people: each metric with two decimals and its signature, then the counts."""
-        width = max(len("metric"), *(len(metric.label) for metric in self.metrics.values()))
-        lines = [f"{'metric':<{width}}  {'score':>6}  signature"]
-        for metric in self.metrics.values():
-            lines.append(f"{metric.label:<{width}}  {metric.score:6.2f}  {metric.signature}")
-            if metric.detail:
-                lines.append(f"{'':<{width}}  {'':6}  {metric.detail}")
+        """A table for people: each metric with two decimals, interval and signature, then the counts."""
+        rows = [("metric", "score", "mean ± 95 %", "signature")]
+        for one in self.metrics.values():
+            rows.append((one.label, f"{one.score:.2f}", one.interval, one.signature))
+            if one.detail:
+                rows.append(("", "", "", one.detail))
+        if not any(one.interval for one in self.metrics.values()):
+            rows = [(label, figure, "", text) for label, figure, _, text in rows]
+        widths = [max(len(row[column]) for row in rows) for column in range(3)]
+        lines = []
+        for label, figure, interval, text in rows:
+            middle = f"{interval:<{widths[2]}}  " if widths[2] else ""
+            lines.append(f"{label:<{widths[0]}}  {figure:>{max(widths[1], 6)}}  {middle}{text}")
+        return "\n".join([*lines, self.counts()])
+
+    def counts(self) -> str:
+        """How much was scored, in words, and what has to be known to read the figures."""
         note = "; TER: lower is better" if "ter" in self.metrics else ""
-        lines.append(f"{_count(self.sentences, 'sentence')}, {_count(self.references, 'reference')}{note}")
-        return "\n".join(lines)
+        return f"{_count(self.sentences, 'sentence')}, {_count(self.references, 'reference')}{note}"
 
     def as_dict(self) -> dict[str, Any]:
         """The same for JSON, unrounded."""
-        metrics = {
-            name: {"label": m.label, "score": m.score, "signature": m.signature}
-            | ({"detail": m.detail} if m.detail else {})
-            for name, m in self.metrics.items()
-        }
+        metrics = {name: metric.as_dict() for name, metric in self.metrics.items()}
         return {"sentences": self.sentences, "references": self.references, "metrics": metrics}
 
 
@@ -78,14 +99,16 @@ def score(
     section: Evaluation | None = None,
     target_language: str | None = None,
     *,
+    resamples: int = 0,
     progress: bool = False,
 ) -> Scores:
     """The scores of detokenized `hypotheses` against one or more references.
 
     `references` holds one full list for each reference, each as long as `hypotheses`. `section` chooses metrics,
     BLEU tokenizer and case (default: BLEU and chrF, cased); without a tokenizer there, `target_language` (ISO 639
-    code) decides. `progress` shows a bar on a terminal when it takes longer than two seconds. Warns through logging
-    about text that looks tokenized. Trailing white space of a line does not count, as with the sacrebleu command.
+    code) decides. `resamples` bootstrap resamples give each figure a 95 % interval; 0: none. `progress` shows a bar on
+    a terminal when it takes longer than two seconds. Warns through logging about text that looks tokenized. Trailing
+    white space of a line does not count, as with the sacrebleu command.
 
     Raises DataError for unequal lengths, nothing to score, or Chinese or similar text of unstated language;
     MtkitError when the tokenizer needs something that is not installed.
@@ -96,41 +119,64 @@ def score(
     section = section or Evaluation()
     _check_types(hypotheses, references)
     check_lengths(hypotheses, references)
-    stripped = [line.rstrip() for line in hypotheses]
-    streams = [[line.rstrip() for line in reference] for reference in references]
-    _check_script(streams, section, target_language)
-    metrics: dict[str, MetricScore] = {}
-    with _relayed_warnings():
-        for name in tqdm(
-            section.metrics, desc="scoring", unit="metric", leave=False, delay=2, disable=None if progress else True
-        ):
-            metric = _metric(name, section, target_language)
-            result = metric.corpus_score(stripped, streams)
-            detail = _parts(result) if isinstance(result, BLEUScore) else ""
-            metrics[name] = MetricScore(result.name, result.score, metric.get_signature().format(), detail)
-    return Scores(metrics, len(stripped), len(streams))
+    check_script(references, section, target_language)
+    return measure(make_metrics(section, target_language), hypotheses, references, resamples, progress=progress)
 
 
-def bleu_tokenizer(section: Evaluation, target_language: str | None) -> str:
-    """sacreBLEU's name of the BLEU tokenizer: the section's own, else by language, where a region does not matter.
+def measure(
+    metrics: Mapping[str, Metric],
+    hypotheses: Sequence[str],
+    references: Sequence[Sequence[str]],
+    resamples: int = 0,
+    *,
+    progress: bool = False,
+) -> Scores:
+    """The scores by the given metrics, of text that was checked before; see `score`.
 
-    >>> bleu_tokenizer(Evaluation(), "zh-TW"), bleu_tokenizer(Evaluation(), "de")
-    ('zh', '13a')
+    Leaves out the intervals, with a warning, where they would take more memory than `MEMORY_LIMIT`.
+    Raises UsageError when SACREBLEU_SEED holds no seed.
     """
-    if section.tokenize is not None:
-        return section.tokenize
-    return _TOKENIZERS.get(_primary(target_language), "13a")
+    stripped, streams = strip_ends(hypotheses), [strip_ends(reference) for reference in references]
+    if resamples:
+        check_seed()
+        if memory_of(len(stripped), resamples) > MEMORY_LIMIT:
+            logger.warning(
+                "no 95 %% intervals: %d resamples of %d sentences would take %.1f GB of memory; take fewer resamples",
+                resamples,
+                len(stripped),
+                memory_of(len(stripped), resamples) / 1e9,
+            )
+            resamples = 0
+    found: dict[str, MetricScore] = {}
+    bar = tqdm(metrics.items(), desc="scoring", unit="metric", leave=False, delay=2, disable=None if progress else True)
+    with relayed_warnings():
+        for name, metric in bar:
+            result = metric.corpus_score(stripped, streams, n_bootstrap=resamples or 1)
+            detail = _parts(result) if isinstance(result, BLEUScore) else ""
+            interval = (float(result._mean), float(result._ci)) if resamples else (None, None)
+            found[name] = MetricScore(result.name, result.score, metric.get_signature().format(), detail, *interval)
+    return Scores(found, len(stripped), len(streams))
 
 
-def has_own_tokenizer(language: str) -> bool:
-    """Whether sacreBLEU has a BLEU tokenizer for this language code; all others share 13a."""
-    return _primary(language) in _TOKENIZERS
+def strip_ends(lines: Sequence[str]) -> list[str]:
+    """The lines as the sacrebleu command reads them: without white space at their ends."""
+    return [line.rstrip() for line in lines]
 
 
-def check_setup(section: Evaluation, target_language: str | None) -> None:
-    """Raise MtkitError now if scoring would fail later, because the BLEU tokenizer lacks what it needs."""
-    if "bleu" in section.metrics:
-        _metric("bleu", section, target_language)
+def memory_of(sentences: int, resamples: int) -> int:
+    """About how many bytes sacreBLEU takes to resample once a metric, indices included."""
+    return sentences * resamples * (4 * _STATISTICS + 8)
+
+
+def check_seed() -> None:
+    """Raise UsageError unless SACREBLEU_SEED, which seeds sacreBLEU's resampling, is unset, a seed or `none`."""
+    seed = os.environ.get(SEED_VARIABLE, "12345")
+    if seed.lower() != "none" and not re.fullmatch(r"[0-9]+", seed, re.ASCII):
+        raise UsageError(
+            f"{SEED_VARIABLE}={seed}: the seed of resampling is a whole number from 0, or none for a different one "
+            "each time",
+            f"unset {SEED_VARIABLE} to have sacreBLEU's own, 12345",
+        )
 
 
 def check_lengths(
@@ -177,15 +223,12 @@ def _check_types(hypotheses: Sequence[str], references: Sequence[Sequence[str]])
             )
 
 
-def _check_script(references: Sequence[Sequence[str]], section: Evaluation, target_language: str | None) -> None:
-    """Refuse or warn where a metric splits words at spaces and the text has none."""
+def check_script(references: Sequence[Sequence[str]], section: Evaluation, target_language: str | None) -> None:
+    """Warn where a metric splits words at spaces and the text has none. Raises DataError where no language is given."""
     spaced = ["ter"] if "ter" in section.metrics else []
     if "bleu" in section.metrics and bleu_tokenizer(section, target_language) in _WORD_TOKENIZERS:
         spaced.append("bleu")
-    if not spaced:
-        return
-    letters = "".join("".join(filter(str.isalpha, line)) for line in references[0][:_SAMPLE_LINES])
-    if len(_UNSPACED.findall(letters)) * 2 <= len(letters):
+    if not spaced or not is_unspaced(references[0]):
         return
     if "bleu" in spaced and section.tokenize is None and target_language is None:
         raise DataError(
@@ -208,7 +251,7 @@ class _Relay(logging.Handler):
 
 
 @contextlib.contextmanager
-def _relayed_warnings() -> Iterator[None]:
+def relayed_warnings() -> Iterator[None]:
     """sacreBLEU's log comes out through ours, and so above a progress bar and with its rank."""
     theirs, relay = logging.getLogger("sacrebleu"), _Relay()
     propagated, theirs.propagate = theirs.propagate, False
@@ -220,46 +263,12 @@ def _relayed_warnings() -> Iterator[None]:
         theirs.propagate = propagated
 
 
-def _metric(name: str, section: Evaluation, target_language: str | None) -> BLEU | CHRF | TER:
-    match name:
-        case "bleu":
-            return _bleu(section, target_language)
-        case "chrf":
-            return CHRF(lowercase=section.lowercase)
-        case "chrf++":
-            return CHRF(word_order=2, lowercase=section.lowercase)
-        case "ter":
-            return TER()  # without regard to case, sacreBLEU's and tercom's default
-    raise AssertionError(name)
-
-
-def _bleu(section: Evaluation, target_language: str | None) -> BLEU:
-    name = bleu_tokenizer(section, target_language)
-    try:
-        return BLEU(lowercase=section.lowercase, tokenize=name)
-    except (RuntimeError, ImportError, OSError, AssertionError, SystemExit) as error:
-        if name in _EXTRAS:
-            language, extra = _EXTRAS[name]
-            raise MtkitError(
-                f"BLEU for {language} (tok:{name}) needs MeCab and its dictionary, which are not usable here",
-                f'pip install "{extra}"; or count characters: --tokenize char, evaluation.tokenize: char in a recipe',
-            ) from error
-        raise MtkitError(
-            f"BLEU's tokenizer {name} cannot be loaded ({error})",
-            "sacreBLEU downloads its model on first use; try again with a network, or choose another tokenizer",
-        ) from error
-
-
 def _parts(result: BLEUScore) -> str:
     """What BLEU is made of: precision of 1- to 4-grams, brevity penalty, and tokens against the reference's."""
     return (
         f"{result.prec_str} (BP = {result.bp:.3f} ratio = {result.ratio:.3f} "
         f"hyp_len = {result.sys_len} ref_len = {result.ref_len})"
     )
-
-
-def _primary(language: str | None) -> str:
-    return re.split("[-_]", language or "", maxsplit=1)[0].lower()
 
 
 def _count(number: int, noun: str) -> str:

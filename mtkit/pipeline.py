@@ -22,11 +22,13 @@ from mtkit.data.corpus import check_files, read_pairs
 from mtkit.data.fetch import fetch
 from mtkit.data.report import Report
 from mtkit.errors import DataError, ModelError, MtkitError
-from mtkit.evaluate import MetricScore, Scores, check_setup, score
+from mtkit.evaluate import MetricScore, Scores, score
 from mtkit.figures import duration
 from mtkit.files import atomic_write, read_json, sha256_file, write_json
 from mtkit.folders import RECIPE_FILE, WEIGHTS_FILE, RunFolder, check_checkpoint, read_lineage, read_scores
+from mtkit.hygiene import doubts
 from mtkit.lineage import corpus_hashes, corpus_names
+from mtkit.metrics import check_setup
 from mtkit.ranks import Ranks, joined, local_rank
 from mtkit.recipe import Recipe
 from mtkit.runtime import resolve_device
@@ -193,7 +195,10 @@ def _score_test(run: RunFolder, recipe: Recipe, translator: Translator, corpus: 
     with atomic_write(_output(run, corpus)) as file:
         file.writelines(f"{line}\n" for line in hypotheses)
     references = [pair.target for pair in pairs]
-    return score(hypotheses, [references], recipe.evaluation, recipe.languages.target)
+    section, named = recipe.evaluation, [(f"test corpus {corpus.name}", references)]
+    for doubt in doubts({str(_output(run, corpus)): hypotheses}, named, section.metrics):
+        log.warning("%s", doubt)
+    return score(hypotheses, [references], section, recipe.languages.target, resamples=section.resamples)
 
 
 def _read_scores(run: RunFolder) -> dict[str, Scores] | None:

@@ -17,8 +17,8 @@ from pydantic import ValidationError
 from mtkit.checkpoint import load_model
 from mtkit.engine import Batch, Engine, ModelEngine
 from mtkit.errors import DataError, ModelError, UsageError
-from mtkit.evaluate import bleu_tokenizer
 from mtkit.ids import EOS
+from mtkit.metrics import bleu_tokenizer
 from mtkit.recipe import Recipe
 from mtkit.runtime import resolve_device
 from mtkit.search.ensemble import Ensemble

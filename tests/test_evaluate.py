@@ -2,52 +2,19 @@
 
 import json
 import logging
-import subprocess
-import sys
 from pathlib import Path
 from typing import get_args
 
 import pytest
+from sacrebleu_command import TEXTS, command
 
-from mtkit.errors import DataError, MtkitError
-from mtkit.evaluate import bleu_tokenizer, check_lengths, check_setup, score
+from mtkit import evaluate
+from mtkit.errors import DataError, MtkitError, UsageError
+from mtkit.evaluate import MetricScore, check_lengths, score
+from mtkit.metrics import bleu_tokenizer, check_setup
 from mtkit.sections.data import Evaluation
 
 ALL = get_args(get_args(Evaluation.model_fields["metrics"].annotation)[0])
-
-TEXTS = {
-    "en": (
-        ["The baker's cart hasn't moved.", "Two geese, it seems, own a pond!", "", "She paid $4.50 for thread."],
-        ["The baker's cart has not moved.", "It seems two geese own a pond.", "Rain again.", "She paid $4.50 for one."],
-        ["The baker's own cart hasn't moved.", "This pond belongs to two geese.", "Rain.", "Thread cost her $4.50."],
-    ),
-    "de": (
-        ["Der Müller schläft im Heu.", "Über den Zaun springt ein Fuchs.", "„Wohin?“, fragte Jörg."],
-        ["Der Müller schlief im Heu.", "Ein Fuchs springt über den Zaun.", "„Wohin denn?“, fragte Jörg."],
-        ["Im Heu schläft der Müller.", "Über den Zaun sprang der Fuchs.", "Jörg fragte: „Wohin?“"],
-    ),
-    "zh": (
-        ["木匠把梯子靠在墙上。", "我们明天去河边钓鱼，好吗？", "她买了3个西瓜。"],
-        ["木匠把梯子靠着墙放好。", "明天我们去河边钓鱼好吗？", "她买了三个西瓜。"],
-        ["梯子被木匠靠在了墙上。", "我们明天到河边去钓鱼吧？", "她买了3个大西瓜。"],
-    ),
-    "ja": (
-        ["大工は梯子を壁に立てかけた。", "明日は川へ釣りに行こう。", "傘を二本買いました。"],
-        ["大工が梯子を壁に立てかけた。", "明日、川に釣りに行きましょう。", "傘を２本買いました。"],
-        ["梯子は大工が壁にかけた。", "明日川で釣りをしよう。", "二本の傘を買いました。"],
-    ),
-}  # fmt: skip
-
-
-def command(folder: Path, hypotheses: list[str], references: list[list[str]], *options: str) -> dict[str, dict]:
-    """What the sacrebleu command prints for these lines, with twelve decimals, by the metric's own name."""
-    paths = []
-    for name, lines in zip(["hypotheses", *map(str, range(len(references)))], [hypotheses, *references], strict=True):
-        paths.append(str(folder / name))
-        Path(paths[-1]).write_text("".join(line + "\n" for line in lines), encoding="utf-8", newline="\n")
-    arguments = [sys.executable, "-m", "sacrebleu", *paths[1:], "-i", paths[0], "-w", "12", *options]
-    printed = json.loads(subprocess.run(arguments, capture_output=True, check=True, encoding="utf-8").stdout)
-    return {one["name"]: one for one in (printed if isinstance(printed, list) else [printed])}
 
 
 @pytest.mark.parametrize("lowercase", [False, True])
@@ -68,6 +35,73 @@ def test_every_figure_equals_the_sacrebleu_command(tmp_path: Path, language: str
         assert f"{metric.score:.12f}" == f"{expected['score']:.12f}"
         assert metric.signature == expected["signature"]
         assert metric.detail == (expected["verbose_score"] if metric.label == "BLEU" else "")
+
+
+@pytest.mark.parametrize(("language", "seed"), [("en", ""), ("zh", "7"), ("ja", "0")])
+def test_intervals_equal_the_sacrebleu_command(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, language: str, seed: str
+) -> None:
+    """sacrebleu --confidence, with its own seed and with one from the environment."""
+    if seed:
+        monkeypatch.setenv("SACREBLEU_SEED", seed)
+    hypotheses, *references = TEXTS[language]
+    tokenize = {"zh": "zh", "ja": "char"}.get(language, "13a")
+    ours = score(hypotheses, references, Evaluation(metrics=("bleu", "chrf", "ter"), tokenize=tokenize), resamples=200)
+    options = ["-m", "bleu", "chrf", "ter", "-tok", tokenize, "--confidence", "--confidence-n", "200"]
+    theirs = command(tmp_path, hypotheses, references, *options, seed=seed)
+    for metric in ours.metrics.values():
+        expected = theirs[metric.label]
+        assert f"{metric.score:.12f}" == f"{expected['score']:.12f}"
+        assert f"{metric.mean:.12f}" == f"{expected['confidence_mean']:.12f}"
+        assert f"{metric.half_width:.12f}" == f"{expected['confidence_var']:.12f}"
+        assert metric.signature == expected["signature"]
+        assert f"seed:{seed or 12345}" in metric.signature
+
+
+@pytest.mark.parametrize(("language", "tokenize"), [("ja", "ja-mecab"), ("ko", "ko-mecab")])
+def test_mecab_gives_the_figure_of_the_command(tmp_path: Path, language: str, tokenize: str) -> None:
+    pytest.importorskip("MeCab" if language == "ja" else "mecab_ko", reason=f"needs the extra {language}")
+    korean = (["물레방아가 아직 돈다.", "누가 창문을 닫았니?"], ["물레방아가 아직도 돌아간다.", "누가 창문을 닫았어?"])
+    hypotheses, reference = TEXTS["ja"][:2] if language == "ja" else korean
+    ours = score(hypotheses, [reference], Evaluation(metrics=("bleu",)), language).metrics["bleu"]
+    theirs = command(tmp_path, hypotheses, [reference], "-tok", tokenize)["BLEU"]
+    assert (f"{ours.score:.12f}", ours.signature) == (f"{theirs['score']:.12f}", theirs["signature"])
+    assert f"tok:{tokenize}" in ours.signature
+
+
+@pytest.mark.parametrize("seed", ["twelve", "-1", "1.5", ""])
+def test_a_seed_that_is_none_is_refused(monkeypatch: pytest.MonkeyPatch, seed: str) -> None:
+    monkeypatch.setenv("SACREBLEU_SEED", seed)
+    with pytest.raises(UsageError, match="SACREBLEU_SEED="):
+        score(["a b"], [["a c"]], resamples=10)
+    assert score(["a b"], [["a c"]]).sentences == 1, "nothing is resampled, so no seed is wanted"
+
+
+def test_without_a_seed_resamples_differ(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SACREBLEU_SEED", "None")
+    hypotheses, *references = TEXTS["en"]
+    means = {score(hypotheses, references, resamples=50).metrics["chrf"].mean for _ in range(3)}
+    assert len(means) > 1
+
+
+@pytest.mark.parametrize("metric", ALL)
+def test_resamples_of_nothing_are_resamples(metric: str) -> None:
+    """With an empty hypothesis or reference sacreBLEU ended in a TypeError once a resample held nothing else."""
+    for hypotheses, reference in ((["", "two geese"], ["rain", "two geese"]), (["rain", "two"], ["", "two geese"])):
+        found = score(hypotheses, [reference], Evaluation(metrics=(metric,)), resamples=50).metrics[metric]
+        assert found.half_width is not None
+        assert found.half_width > 0 or metric == "bleu", "BLEU of so few words is 0 throughout"
+
+
+def test_intervals_that_do_not_fit_into_memory_are_left_out(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(evaluate, "MEMORY_LIMIT", 10_000)
+    hypotheses, *references = TEXTS["en"]
+    scores = score(hypotheses, references, resamples=1000)
+    assert scores == score(hypotheses, references)
+    assert "1000 resamples of 4 sentences would take 0.0 GB" in caplog.text
+    assert "no 95 % intervals" in caplog.text
 
 
 def test_line_ends_of_white_space_do_not_count_as_with_the_command(tmp_path: Path) -> None:
@@ -203,6 +237,16 @@ def test_the_table_rounds_and_the_dictionary_does_not() -> None:
         assert [metric.label, f"{metric.score:.2f}", metric.signature] in [line.split() for line in table]
     plain = json.loads(json.dumps(scores.as_dict()))
     assert (plain["sentences"], plain["references"]) == (4, 2)
-    assert {name: one["score"] for name, one in plain["metrics"].items()} == {
-        name: metric.score for name, metric in scores.metrics.items()
-    }
+    assert {name: MetricScore(**one) for name, one in plain["metrics"].items()} == scores.metrics
+
+
+def test_intervals_stand_in_table_and_dictionary() -> None:
+    scores = score(TEXTS["en"][0], [TEXTS["en"][1]], Evaluation(metrics=ALL), resamples=50)
+    table = scores.render().split("\n")
+    assert table[0].split() == ["metric", "score", "mean", "±", "95", "%", "signature"]
+    for metric in scores.metrics.values():
+        assert metric.mean is not None
+        cells = [metric.label, f"{metric.score:.2f}", f"{metric.mean:.2f}", "±", f"{metric.half_width:.2f}"]
+        assert [*cells, metric.signature] in [line.split() for line in table]
+    plain = json.loads(json.dumps(scores.as_dict()))
+    assert {name: MetricScore(**one) for name, one in plain["metrics"].items()} == scores.metrics

@@ -349,13 +349,13 @@ def test_a_missing_tokenizer_of_the_scorer_is_found_before_training(
     project: Project, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Validation scores BLEU whatever evaluation.metrics says."""
-    from mtkit import evaluate
+    from mtkit import metrics
     from mtkit.errors import MtkitError
 
     def missing(**named: Any) -> None:
         raise RuntimeError("no dictionary")
 
-    monkeypatch.setattr(evaluate, "BLEU", missing)
+    monkeypatch.setattr(metrics, "BLEU", missing)
     with pytest.raises(MtkitError, match="MeCab"):
         project.run(languages={"source": "en", "target": "ja"}, evaluation={"metrics": ["chrf"]})
     assert project.worked == []

@@ -191,3 +191,15 @@ class Evaluation(Section):
         description="BLEU tokenizer of sacreBLEU; null: by the target language",
     )
     lowercase: bool = Field(False, description="Score without regard to case")
+    resamples: int = Field(
+        1000,
+        ge=0,
+        le=100_000,
+        description="Bootstrap resamples for the 95 % intervals of test scores (Koehn 2004); 0: no intervals",
+    )
+
+    @model_validator(mode="after")
+    def _resamples_differ(self) -> "Evaluation":
+        if self.resamples == 1:
+            raise ValueError("resamples: one resample has no spread; 0 or at least 2, better 1000")
+        return self
