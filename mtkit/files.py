@@ -141,9 +141,21 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     part = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}.", suffix=".part"))
-    old = None
     try:
         yield part
+        put_in_place(part, path)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
+
+
+def put_in_place(part: Path, path: Path) -> None:
+    """Sync the files of the folder `part`, which lies beside `path`, and put it in the place of `path`.
+
+    An older `path` is moved aside first and deleted last. When anything raises, both are as they were.
+    """
+    old = None
+    try:
         for entry in sorted(part.rglob("*")):
             if entry.is_dir():
                 sync_folder(entry)
@@ -159,7 +171,6 @@ def atomic_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
     except BaseException:
         if old is not None and (old / "was").exists() and not path.exists():
             os.replace(old / "was", path)
-        shutil.rmtree(part, ignore_errors=True)
         if old is not None:
             shutil.rmtree(old, ignore_errors=True)
         raise

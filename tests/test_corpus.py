@@ -4,11 +4,14 @@ import bz2
 import gzip
 import lzma
 import random
+from pathlib import Path
+from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from mtkit.data import corpus as module
 from mtkit.data.corpus import Pair, check_corpora, inspect_corpus, read_pairs, read_side
 from mtkit.errors import DataError
 from mtkit.sections.data import Corpus
@@ -152,3 +155,37 @@ def test_a_corpus_without_lines_is_refused(tmp_path):
 def test_one_file_may_be_both_sides(tmp_path):
     (tmp_path / "in").write_bytes("a\u2028b\n\nc\x85d\n".encode())
     assert check_corpora([Corpus(name="copy", source="in", target="in")], tmp_path) == [3]
+
+
+PIECES = st.sampled_from(
+    [b"a", b"\n", b"\r\n", b"\r", b"\xef\xbb\xbf", "ä\u2028".encode(), b"\xff", b"\xc3", b"x" * 50]
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    sides=st.tuples(*(st.lists(PIECES, max_size=12).map(b"".join) for _ in range(2))),
+    block=st.integers(1, 9),
+    suffix=st.sampled_from(["", ".gz"]),
+)
+def test_reading_in_blocks_tells_what_reading_lines_tells(
+    tmp_path_factory: pytest.TempPathFactory, sides: tuple[bytes, bytes], block: int, suffix: str
+) -> None:
+    """A corpus is checked in large blocks; by a table of columns it is checked line by line."""
+    folder = tmp_path_factory.mktemp("c")
+    names = [f"{name}{suffix}" for name in ("source", "target")]
+    for name, content in zip(names, sides, strict=True):
+        (folder / name).write_bytes(gzip.compress(content) if suffix else content)
+    corpus = Corpus(name="c", source=names[0], target=names[1])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "_BLOCK", block)
+        quick = outcome(corpus, folder)
+        patch.setattr(module, "_scan", lambda path, tick: None)
+        assert quick == outcome(corpus, folder)
+
+
+def outcome(corpus: Corpus, folder: Path) -> Any:
+    try:
+        return module.inspect_corpus(corpus, folder)
+    except DataError as error:
+        return error.message

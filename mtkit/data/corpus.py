@@ -9,8 +9,10 @@ from pathlib import Path
 
 from mtkit.data.progress import bar
 from mtkit.errors import DataError
-from mtkit.files import decode_line, read_byte_lines, read_lines
+from mtkit.files import BROKEN_ARCHIVE, decode_line, open_binary, read_byte_lines, read_lines
 from mtkit.sections.data import Corpus
+
+_BLOCK = 4 * 2**20  # bytes read at a time to check a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,22 +69,66 @@ def read_side(corpus: Corpus, root: Path, side: str) -> Iterator[str]:
         yield from read_lines(source_path if side == "source" else target_path)
 
 
-def inspect_corpus(corpus: Corpus, root: Path, tick: Callable[[], object] = lambda: None) -> Inspection:
-    """Read a whole corpus once, check it, and say what it holds. `tick` is called once a pair.
+def inspect_corpus(corpus: Corpus, root: Path, tick: Callable[[int], object] = lambda pairs: None) -> Inspection:
+    """Read a whole corpus once, check it, and say what it holds. `tick` is called with a number of pairs, now and then.
 
     Raises DataError as `read_pairs` does, and when there is no line at all.
     """
+    if corpus.tsv is None:
+        source_path, target_path = _paths(corpus, root)
+        one, other = _scan(source_path, tick), _scan(target_path, lambda lines: None)
+        if one and other and one[0] == other[0] > 0:
+            return Inspection(corpus.name, one[0], one[1], other[1])
+    # A table of columns; or something is wrong, and reading line by line tells what and where.
     source, target = hashlib.sha256(), hashlib.sha256()
     count = 0
     for pair in read_pairs(corpus, root):
         source.update(pair.source.encode("utf-8") + b"\n")
         target.update(pair.target.encode("utf-8") + b"\n")
         count += 1
-        tick()
+        tick(1)
     if not count:
         where = " and ".join(str(path) for path in _all_paths(corpus, root))
         raise DataError(f"corpus {corpus.name}: {where} holds no line")
     return Inspection(corpus.name, count, source.hexdigest(), target.hexdigest())
+
+
+def _scan(path: Path, tick: Callable[[int], object]) -> tuple[int, str] | None:
+    """The lines of a file and a hash of them, as `Inspection` defines it, read in large blocks.
+
+    None where something is wrong with it.
+    """
+    content, lines = hashlib.sha256(), 0
+    try:
+        for number, block in enumerate(_blocks(path)):
+            text = block.replace(b"\r\n", b"\n") if b"\r\n" in block else block
+            if number == 0:
+                text = text.removeprefix(b"\xef\xbb\xbf")
+            text.decode("utf-8")
+            content.update(text)
+            count = text.count(b"\n")
+            if not text.endswith(b"\n"):  # the last line of the file
+                content.update(b"\n")
+                count += 1
+            lines += count
+            tick(count)
+    except (UnicodeDecodeError, *BROKEN_ARCHIVE, OSError):
+        return None
+    return lines, content.hexdigest()
+
+
+def _blocks(path: Path) -> Iterator[bytes]:
+    """The bytes of a file in blocks of whole lines; only the last may lack its LF."""
+    rest: list[bytes] = []
+    with open_binary(path) as stream:
+        while block := stream.read(_BLOCK):
+            end = block.rfind(b"\n") + 1
+            if end:
+                yield b"".join((*rest, block[:end]))
+                rest = []
+            rest.append(block[end:])
+    if last := b"".join(rest):
+        yield last
 
 
 def inspect_corpora(corpora: Iterable[Corpus], root: Path) -> list[Inspection]:

@@ -21,12 +21,12 @@ class Repetitions:
 
     def __init__(self, bits: np.ndarray) -> None:
         """`bits` is packed as by numpy.packbits, line 1 first."""
-        self._bits = bits
+        self.bits = bits
 
     def __call__(self, first_line: int, count: int) -> np.ndarray:
         """For `count` lines from `first_line` on: True where the pair came before."""
         places = np.arange(first_line - 1, first_line - 1 + count)
-        return (self._bits[places >> 3] >> (7 - (places & 7)).astype(np.uint8) & 1).astype(bool)
+        return (self.bits[places >> 3] >> (7 - (places & 7)).astype(np.uint8) & 1).astype(bool)
 
 
 def find_repetitions(pairs: Iterable[Pair], count: int, scratch: Path) -> Repetitions:

@@ -133,7 +133,7 @@ class Tokenizer:
         So it is with BPE whose pieces never reach over a space, as `mtkit.text.train` makes it. Not with normalisation
         inside the model, which may bring spaces, nor with other kinds of models.
         """
-        numbers = range(self.size)
+        numbers = range(self._processor.get_piece_size())
         pieces = [self._processor.id_to_piece(number) for number in numbers]
         within = all(_WORD_START not in piece[1:] for piece in pieces) and self.has_piece(_WORD_START)
         ranked = all(self._processor.get_score(number).is_integer() for number in numbers)  # BPE: -rank, not log p
