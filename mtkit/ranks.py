@@ -102,10 +102,7 @@ class Ranks:
         try:
             yield
         except RuntimeError as error:
-            raise TrainingError(
-                f"the connection to another rank is lost: {str(error).strip().splitlines()[0]}",
-                "if that rank has said why, mend it; the same command goes on from the last checkpoint",
-            ) from None
+            raise _lost(error) from None
 
     def failure(self, error: MtkitError) -> MtkitError:
         """What to raise for an error that all ranks have found alike, so that only rank 0 tells it."""
@@ -125,6 +122,13 @@ class Ranks:
                         "have the same versions of mtkit and torch, and the same kind of processor",
                     )
                 )
+
+
+def _lost(error: RuntimeError) -> TrainingError:
+    return TrainingError(
+        f"the connection to another rank is lost: {str(error).strip().splitlines()[0]}",
+        "if that rank has said why, mend it; the same command goes on from the last checkpoint",
+    )
 
 
 ALONE = Ranks()
@@ -179,5 +183,10 @@ def joined(device: torch.device) -> Iterator[Ranks]:
     try:
         patient = dist.new_group(backend="gloo", timeout=PATIENCE)
         yield Ranks(dist.get_rank(), dist.get_world_size(), local_rank(), patient)
+    except RuntimeError as error:
+        # Ranks that share out the model also talk in every forward and backward pass.
+        if isinstance(error, dist.DistError) or "gloo/transport" in str(error):
+            raise _lost(error) from None
+        raise
     finally:
         dist.destroy_process_group()

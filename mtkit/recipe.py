@@ -84,9 +84,23 @@ class Recipe(Section):
                 "model.layer_dropout skips layers by chance, which training.compile cannot follow; choose one"
             )
         self._check_freeze()
+        self._check_fsdp()
         if self.filters.min_length > self.filters.max_length:
             raise ValueError("filters.min_length exceeds filters.max_length")
         return self
+
+    def _check_fsdp(self) -> None:
+        if self.training.parallel != "fsdp":
+            return
+        clashes = {
+            "model.layer_dropout: all processes must go through the same layers": self.model.layer_dropout > 0,
+            "batching.max_tokens: auto: measuring runs out of memory on purpose": self.batching.max_tokens == "auto",
+            "training.compile: layers whose weights come and go are not compiled": self.training.compile,
+            "training.precision: fp16: its scaler needs whole gradients; use bf16": self.training.precision == "fp16",
+        }
+        for clash, there in clashes.items():
+            if there:
+                raise ValueError(f"training.parallel: fsdp does not go together with {clash}")
 
     def _check_freeze(self) -> None:
         if self.training.freeze and self.training.initialize_from is None:

@@ -199,6 +199,7 @@ def other_values(name: str) -> dict[str, Any]:
         "training.max_bad_steps": {"training": {"max_bad_steps": 2}},
         "training.max_epochs": {"training": {"max_epochs": 50}},
         "training.max_steps": {"training": {"max_steps": 18}},
+        "training.parallel": {"training": {"parallel": "fsdp"}},
         "training.patience": {"training": {"patience": 9}},
         "training.samples": {"training": {"samples": 1}},
         "training.save_every_steps": {"training": {"save_every_steps": 2}},

@@ -167,10 +167,10 @@ def test_a_number_that_is_not_finite_is_never_saved(runs: Runs, monkeypatch: pyt
 
     real = trainer.save
 
-    def spoilt(learner: Any, state: Any, run: Any) -> None:
+    def spoilt(learner: Any, *rest: Any) -> None:
         state_of_first = learner.optimizer.state[learner.parameters[0]]
         state_of_first["exp_avg_sq"][0] = math.inf
-        real(learner, state, run)
+        real(learner, *rest)
 
     runs.train(training={"max_steps": 6})
     monkeypatch.setattr(trainer, "save", spoilt)

@@ -111,6 +111,11 @@ class Training(Section):
     )
     compile: bool = Field(False, description="Compile the model with torch.compile; needs a C++ compiler on a CPU")
     device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$", description="auto, cpu, cuda, cuda:N or mps")
+    parallel: Literal["ddp", "fsdp"] = Field(
+        "ddp",
+        description="With several processes: ddp, each holds the whole model and its optimizer; fsdp, each holds a "
+        "share of both (Zhao et al. 2023), for models that do not fit otherwise",
+    )
     threads: int | None = Field(None, ge=1, le=1024, description="CPU threads; null: as many as cores")
     ema_decay: float | None = Field(
         None, gt=0, lt=1, description="Keep a moving average of the weights, validate and save it; null: none"

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
+from mtkit.fsdp import own
 from mtkit.sections.training import Optimizer
 
 
@@ -30,15 +31,15 @@ def set_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
 
 
 def global_norm(parameters: Sequence[nn.Parameter]) -> Tensor:
-    """Euclidean norm of all gradients together."""
-    norms = torch._foreach_norm([weight.grad for weight in parameters if weight.grad is not None])
+    """Euclidean norm of all gradients together; of this rank's pieces, where they are in pieces."""
+    norms = torch._foreach_norm([own(weight.grad) for weight in parameters if weight.grad is not None])
     return torch.linalg.vector_norm(torch.stack(norms))
 
 
 def clip_gradient(parameters: Sequence[nn.Parameter], norm: Tensor, limit: float) -> None:
     """Scale all gradients by limit / norm where the norm exceeds the limit (Pascanu et al. 2013, algorithm 1)."""
     scale = (limit / (norm + 1e-12)).clamp(max=1.0)
-    torch._foreach_mul_([weight.grad for weight in parameters if weight.grad is not None], scale)
+    torch._foreach_mul_([own(weight.grad) for weight in parameters if weight.grad is not None], scale)
 
 
 class MovingAverage:
@@ -56,7 +57,8 @@ class MovingAverage:
     def update(self, step: int) -> None:
         """Take in the weights after update `step` (mutates the averages)."""
         decay = min(self.decay, (1 + step) / (10 + step))
-        torch._foreach_lerp_(self.averages, [weight.detach() for weight in self.parameters], 1 - decay)
+        averages, weights = ([own(one.detach()) for one in side] for side in (self.averages, self.parameters))
+        torch._foreach_lerp_(averages, weights, 1 - decay)
 
     @torch.no_grad()
     def swap(self) -> None:

@@ -41,6 +41,7 @@ CHANGEABLE = (
     "training.max_epochs",
     "training.max_steps",
     "training.patience",
+    "training.parallel",
     "training.samples",
     "training.save_every_steps",
     "training.tensorboard",

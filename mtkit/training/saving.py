@@ -1,26 +1,50 @@
 """Writing checkpoints during training, and which ones are kept."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
+from torch import Tensor
 
 from mtkit.average import rank
 from mtkit.checkpoint import save_checkpoint
 from mtkit.errors import TrainingError
 from mtkit.folders import RunFolder, remove_checkpoint
+from mtkit.fsdp import is_shared_out, whole
+from mtkit.ranks import Ranks
 from mtkit.recipe import Recipe
 from mtkit.training.bad_numbers import ADVICE
 from mtkit.training.state import Learner, TrainState
 
 
-def save(learner: Learner, state: TrainState, run: RunFolder) -> None:
+def gather(tensors: Mapping[str, Tensor], ranks: Ranks) -> dict[str, Tensor]:
+    """The tensors, put together from all ranks' pieces; whole on the CPU of the leading one, and empty on the others.
+
+    All ranks call it together. At most one tensor is whole on a GPU at a time.
+    """
+    gathered = {}
+    for name, tensor in tensors.items():
+        one = whole(tensor)
+        gathered[name] = one.cpu() if ranks.leads else one.new_empty(0)
+    return gathered
+
+
+def contents(learner: Learner, ranks: Ranks) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """What `save` writes: the weights to translate with, and the other tensors. All ranks call it together."""
+    weights, tensors = learner.translation_weights(), learner.tensors()
+    return (gather(weights, ranks), gather(tensors, ranks)) if is_shared_out(learner.core) else (weights, tensors)
+
+
+def save(
+    learner: Learner, state: TrainState, run: RunFolder, weights: Mapping[str, Tensor], tensors: Mapping[str, Tensor]
+) -> None:
     """Write the checkpoint of the state's step, then delete those that need not be kept.
 
     Raises TrainingError, and leaves all checkpoints as they are, when a number to be saved is not finite or the disk
+    `weights` and `tensors` are its `contents`.
+
     is full.
     """
-    weights, tensors = learner.translation_weights(), learner.tensors()
     for name, tensor in (*weights.items(), *tensors.items()):
         if not bool(torch.isfinite(tensor).all()):
             raise TrainingError(

@@ -1,7 +1,8 @@
 """What training is made of: the numbers that a resumed run continues from, and the objects that learn."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Self
 
 import torch
@@ -10,8 +11,10 @@ from torch import Tensor, nn
 from mtkit.average import rank
 from mtkit.checkpoint import build_model, set_weights, weights_of
 from mtkit.errors import ModelError, UsageError
+from mtkit.fsdp import is_shared_out, piece_like, share_out, whole
 from mtkit.initial import InitialModel, initial_model
 from mtkit.model.transformer import Transformer
+from mtkit.ranks import ALONE, Ranks
 from mtkit.recipe import Recipe
 from mtkit.runtime import autocast_dtype, key_seed
 from mtkit.sections.data import Batching
@@ -95,10 +98,33 @@ class Learner:
         """All weights, in the order of their names."""
         return list(self.core.parameters())
 
+    @contextmanager
+    def translating(self) -> Iterator["Learner"]:
+        """The learner in evaluation mode, with the weights to translate with; afterwards all is as it was before.
+
+        Where ranks share out the model, it is another learner, which has a whole one on each rank; all ask together.
+        """
+        if is_shared_out(self.core):
+            model = build_model(self.recipe, self.tokenizers).to(self.device).eval()
+            weights = {name: whole(weight) for name, weight in self.translation_weights().items()}
+            set_weights(model, weights, self.recipe.run_dir)
+            yield replace(self, core=model, model=model, average=None)
+            return
+        if self.average is not None:
+            self.average.swap()
+        self.core.eval()
+        try:
+            yield self
+        finally:
+            self.core.train()
+            if self.average is not None:
+                self.average.swap()
+
     def tensors(self) -> dict[str, Tensor]:
         """What a checkpoint holds besides the weights to translate with: optimizer state, and the weights that learn.
 
-        The latter only where a moving average is kept; call while the average is not swapped in.
+        The latter only where a moving average is kept; call while the average is not swapped in. They, and those of
+        `translation_weights`, are in pieces where the model is.
         """
         names = list(weights_of(self.core))
         tensors = {}
@@ -116,22 +142,28 @@ class Learner:
         return dict(zip(weights_of(self.core), self.average.averages, strict=True))
 
     def restore(self, weights: Mapping[str, Tensor], tensors: Mapping[str, Tensor], scaler: dict[str, Any]) -> None:
-        """Take over what a checkpoint holds (mutates everything). Raises ModelError where it does not fit."""
+        """Take over what a checkpoint holds, whole or in pieces (mutates everything); no rank waits for another.
+
+        Raises ModelError where it does not fit.
+        """
         average = self.average
         learning = weights if average is None else _part(tensors, "weights.")
-        set_weights(self.core, learning, self.recipe.run_dir)
+        own = weights_of(self.core)
+        pieces = {name: piece_like(value, own[name]) if name in own else value for name, value in learning.items()}
+        set_weights(self.core, pieces, self.recipe.run_dir)
         if average is not None:
             if weights.keys() != weights_of(self.core).keys():
                 raise ModelError(f"{self.recipe.run_dir}: the checkpoint's moving average does not fit the model")
-            average.averages = [weights[name].to(self.device).clone() for name in weights_of(self.core)]
+            average.averages = [piece_like(weights[name].to(self.device), own[name]).clone() for name in own]
         states = _part(tensors, "optimizer.")
         for name, weight in zip(weights_of(self.core), self.parameters, strict=True):
             for key in ("step", "exp_avg", "exp_avg_sq"):
                 value = states.get(f"{key}.{name}")
                 if value is None:
                     continue
-                # The step counter of a fused optimizer lives beside the weights.
-                self.optimizer.state[weight][key] = value.to(weight.device).clone()
+                # The step counter of a fused optimizer lives beside the weights, and is a single number.
+                beside = value.to(weight.device).clone()
+                self.optimizer.state[weight][key] = beside if key == "step" else piece_like(beside, weight)
         if scaler:
             self.scaler.load_state_dict(scaler)
 
@@ -140,9 +172,9 @@ def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in tensors.items() if name.startswith(prefix)}
 
 
-def make_learner(recipe: Recipe, tokenizers: Tokenizers, device: torch.device, rank: int = 0) -> Learner:
+def make_learner(recipe: Recipe, tokenizers: Tokenizers, device: torch.device, ranks: Ranks = ALONE) -> Learner:
     """A fresh model on `device` with its optimizer; the initial weights depend on the recipe's seed alone, or are those
-    of `training.initialize_from`.
+    of `training.initialize_from`. With `training.parallel: fsdp` the ranks, if they are several, share it out.
 
     Raises UsageError when the device cannot do the recipe's precision, ModelError when there is no initial model, and
     RecipeError when it does not fit the recipe or nothing is left to train.
@@ -156,6 +188,8 @@ def make_learner(recipe: Recipe, tokenizers: Tokenizers, device: torch.device, r
     if initial is not None:
         set_weights(core, starting_weights(core, initial, training.seed), initial.weights)
     freeze(core, training.freeze)
+    if training.parallel == "fsdp" and ranks.world > 1:
+        share_out(core, [*core.encoder, *core.decoder], device)
     core = core.to(device).train()
     dtype = autocast_dtype(training.precision, device)
     return Learner(
@@ -169,7 +203,7 @@ def make_learner(recipe: Recipe, tokenizers: Tokenizers, device: torch.device, r
         average=None if training.ema_decay is None else MovingAverage(list(core.parameters()), training.ema_decay),
         settings=StepSettings(
             seed=training.seed,
-            rank=rank,
+            rank=ranks.rank,
             label_smoothing=training.label_smoothing,
             clip_norm=recipe.optimizer.clip_norm,
             dtype=dtype,

@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from mtkit.data.loader import Batch
 from mtkit.errors import TrainingError
-from mtkit.ids import PAD
+from mtkit.fsdp import is_shared_out, prepare_pass
+from mtkit.ids import BOS, EOS, PAD
 from mtkit.model.transformer import Transformer
 from mtkit.ranks import ALONE, Ranks
 from mtkit.runtime import autocast, is_out_of_memory, key_seed
@@ -99,11 +100,18 @@ def add_gradients(
     target_tokens: int,
     step: int,
     settings: StepSettings,
+def _nothing() -> Batch:
+    """A pair without a target: its loss and its gradients are zero."""
+    source_BS, target_in_BT, target_out_BT = (torch.tensor([[one]]) for one in (EOS, BOS, PAD))
+    return Batch(source_BS, target_in_BT, target_out_BT, 0, 0)
+
+
 ) -> Gradients:
     """Forward and backward over this rank's batches, from no gradient on (mutates the gradients).
 
     Where memory runs out, the batch, and all as large, are cut in halves, and the update begins again: losses are sums,
-    so that the gradient is the same. Raises TrainingError when a single pair does not fit.
+    so that the gradient is the same. Raises TrainingError when a single pair does not fit, or when the model is shared
+    out: the other ranks wait for this one's next piece, and cannot begin again.
     """
     device = core.output.weight.device
     parts, halvings = list(batches), 0
@@ -111,7 +119,8 @@ def add_gradients(
         core.zero_grad(set_to_none=True)
         torch.manual_seed(key_seed(settings.seed, "step", step, settings.rank))
         loss, nll = torch.zeros((), device=device), torch.zeros((), device=device)
-        for part in parts:
+        for place, part in enumerate(parts, 1):
+            prepare_pass(core, last=place == len(parts))
             sums = _add_gradient(model, core, scaler, part, target_tokens, settings)
             if sums is None:
                 break
@@ -127,6 +136,12 @@ def add_gradients(
                 f"step {step}: out of memory with a single pair, of {part.source_tokens} source and {part.kept} "
                 "target tokens; the checkpoints are as they were",
                 "lower filters.max_length or the size of the model, or free memory on the device",
+        if is_shared_out(core):
+            raise TrainingError(
+                f"step {step}: out of memory with a batch of {part.cells} cells, which training.parallel: fsdp cannot "
+                "cut in halves; the checkpoints are as they were",
+                "train with a smaller batching.max_tokens and a larger training.accumulate, or in more processes",
+            )
             )
         # A batch larger than one that does not fit will not fit either.
         cut = [len(one.source_BS) > 1 and one.cells >= part.cells for one in parts]
@@ -192,11 +207,15 @@ def train_step(
     parameters = [weight for weight in core.parameters() if weight.requires_grad]
     device = parameters[0].device
     target_tokens = target_tokens or sum(batch.kept for batch in batches)
-    own = add_gradients(model, core, scaler, batches, target_tokens, step, settings)
+    shared_out = is_shared_out(core)
+    # Ranks that share out the model make equally many passes, if need be with nothing to learn.
+    passes = ranks.largest(len(batches)) if shared_out else len(batches)
+    padded = [*batches, *[_nothing()] * (passes - len(batches))]
+    own = add_gradients(model, core, scaler, padded, target_tokens, step, settings)
     if not batches:
         scaler.scale(torch.zeros((), device=device))  # the scaler takes shape by its first use
     with room_for_update(step):
-        exchange_gradients(parameters, ranks)
+        exchange_gradients(parameters, ALONE if shared_out else ranks)
     scaler.unscale_(optimizer)
     norm = global_norm(parameters)
     # Rank 0's norm counts for all, so that no rounding tells their weights apart.
@@ -205,10 +224,13 @@ def train_step(
     sums = ranks.total(torch.stack((shared, own.loss, own.nll, *torch.tensor(counts, dtype=norm.dtype, device=device))))
     norm = sums[0]
     norm_value, loss, nll, source_tokens, cells, halvings = sums.tolist()
+    # Pieces of gradients have been exchanged where they came up, in the last backward pass.
     sound = math.isfinite(norm_value) and math.isfinite(loss) and nll <= settings.max_nll * target_tokens
     if sound and settings.clip_norm is not None:
         clip_gradient(parameters, norm, settings.clip_norm)
     if sound:
+    if shared_out:
+        norm = ranks.total(norm.square()).sqrt()
         with room_for_update(step):
             scaler.step(optimizer)
     scaler.update()

@@ -17,6 +17,7 @@ from mtkit.data.shards import Shard
 from mtkit.errors import ModelError, TrainingError
 from mtkit.figures import duration
 from mtkit.folders import RunFolder, remove_leftovers
+from mtkit.fsdp import is_shared_out
 from mtkit.model.transformer import count_parameters
 from mtkit.ranks import ALONE, Ranks
 from mtkit.recipe import Recipe
@@ -29,7 +30,7 @@ from mtkit.training.finetune import trained
 from mtkit.training.log import Metrics, finite
 from mtkit.training.optimizer import set_rate
 from mtkit.training.resume import keep_recipe, restore
-from mtkit.training.saving import save
+from mtkit.training.saving import contents, save
 from mtkit.training.schedule import learning_rate
 from mtkit.training.signals import Signals
 from mtkit.training.state import Learner, TrainState, make_learner
@@ -67,7 +68,7 @@ def train_model(recipe: Recipe, tokenizers: Tokenizers, ranks: Ranks = ALONE) ->
         for pairs in (data, valid):
             _check_vocabulary(run, pairs, tokenizers)
         device = resolve_device(recipe.training.device, ranks.local)
-        make = partial(make_learner, recipe, tokenizers, device, ranks.rank)
+        make = partial(make_learner, recipe, tokenizers, device, ranks)
         texts = read_validation(recipe)
         budget = settle(run, recipe, make, data, texts, ranks)
         learner = make()
@@ -110,7 +111,7 @@ def train_model(recipe: Recipe, tokenizers: Tokenizers, ranks: Ranks = ALONE) ->
             learner.device,
             str(learner.settings.dtype or torch.float32).removeprefix("torch."),
             threads,
-            f" in each of {ranks.world} processes" if ranks.world > 1 else "",
+            f" in each of {ranks.world} processes ({recipe.training.parallel})" if ranks.world > 1 else "",
         )
         with board_of(run, recipe, loop.state.step, ranks.leads) as loop.metrics.board:
             return loop.go(data)
@@ -343,7 +344,9 @@ class Loop:
     def _save(self) -> None:
         self.state.seconds = perf_counter() - self.began
         with self.metrics.paused():
-            self.ranks.agree(self.learner.parameters, self.state.step)
-            self.ranks.lead(lambda: save(self.learner, self.state, self.run))
+            if not is_shared_out(self.learner.core):
+                self.ranks.agree(self.learner.parameters, self.state.step)
+            weights, tensors = contents(self.learner, self.ranks)
+            self.ranks.lead(lambda: save(self.learner, self.state, self.run, weights, tensors))
         self.metrics.event("save", step=self.state.step)
         self.saved = self.state.step

@@ -105,16 +105,9 @@ def validate(
     after every batch; raises Interrupted, on every rank, when it says yes on one.
     """
     began = time.perf_counter()
-    if learner.average is not None:
-        learner.average.swap()
-    learner.core.eval()
-    try:
-        nll = mean_nll(learner, data, stop, ranks)
-        hypotheses, scores = translate_and_score(learner, texts, stop, ranks)
-    finally:
-        learner.core.train()
-        if learner.average is not None:
-            learner.average.swap()
+    with learner.translating() as ready:
+        nll = mean_nll(ready, data, stop, ranks)
+        hypotheses, scores = translate_and_score(ready, texts, stop, ranks)
     sources = [line for text in texts for line in text.sources]
     references = [line for text in texts for line in text.references]
     count = min(learner.recipe.training.samples, len(sources))
