@@ -3,9 +3,9 @@
 import re
 from collections.abc import Mapping, Sequence
 
-_UNSPACED = re.compile(
-    "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff]"
-)
+UNSPACED_LETTERS = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\U00020000-\U0003ffff"
+"""Of scripts that set no spaces between words, as a regular expression's class of characters."""
+_UNSPACED = re.compile(f"[{UNSPACED_LETTERS}]")
 _SAMPLE_LINES = 1000
 # A comma or full stop that stands alone (French sets other marks apart), marks of subwords, Moses's escapes.
 _TOKENIZED = re.compile(r"\w [,.](?= |$)|\w@@(?= |$)|(?:^| )▁\w|&(?:apos|quot|amp|lt|gt|#91|#93);")

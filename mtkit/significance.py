@@ -70,12 +70,12 @@ class Contest:
         lines = [
             "  ".join(f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
         ]
-        return "\n".join([*lines, "", *self._signature_lines(), first.counts(), *self._explanation()])
+        return "\n".join([*lines, "", *self._signature_lines(), first.counts(), *self.explanation()])
 
     def _against(self, system: System, name: str) -> str:
         difference = system.scores.metrics[name].score - self.systems[0].scores.metrics[name].score
         p_value = system.p_values[name]
-        return f"{difference:+.2f}, p = {p_value:.4f}{'*' if _significant(difference, p_value) else ''}"
+        return f"{difference:+.2f}, p = {p_value:.4f}{'*' if is_significant(difference, p_value) else ''}"
 
     def _signature_lines(self) -> list[str]:
         lines = [f"{one.label}: {one.signature}" for one in self.systems[0].scores.metrics.values()]
@@ -85,7 +85,8 @@ class Contest:
                 lines.append(f"{label}, p-value: {signature}")
         return lines
 
-    def _explanation(self) -> list[str]:
+    def explanation(self) -> list[str]:
+        """What stands in brackets, and what p is: a sentence each."""
         intervals = any(one.interval for one in self.systems[0].scores.metrics.values())
         lines = ["in brackets: mean of the resamples ± half of the 95 % interval"] if intervals else []
         if self.trial is not None:
@@ -181,11 +182,16 @@ def small_differences(contest: Contest) -> tuple[list[str], list[str]]:
             p_value = system.p_values.get(name)
             if p_value is None:
                 doubtful.append(f"{text}; it may be chance (--baseline tests that)")
-            elif not _significant(difference, p_value):
+            elif not is_significant(difference, p_value):
                 doubtful.append(f"{text}; it may be chance (p = {p_value:.4f})")
             else:
                 confirmed.append(f"{text}; over the same sentences it is significant all the same (p = {p_value:.4f})")
     return doubtful, confirmed
+
+
+def is_significant(difference: float, p_value: float) -> bool:
+    """Whether p is below `LEVEL`. No difference is no finding, though sacreBLEU gives it the smallest p."""
+    return p_value < LEVEL and abs(difference) > _NO_DIFFERENCE
 
 
 def _check_trial(trial: Trial, sentences: int) -> None:
@@ -227,11 +233,6 @@ def _silenced() -> Iterator[None]:
 def _result(result: str | Result) -> Result:
     assert isinstance(result, Result)
     return result
-
-
-def _significant(difference: float, p_value: float) -> bool:
-    """No difference is no finding, though sacreBLEU gives it the smallest p."""
-    return p_value < LEVEL and abs(difference) > _NO_DIFFERENCE
 
 
 def _figure(score: float, interval: str) -> str:

@@ -35,6 +35,7 @@ ROWS = {
     "mtkit.evaluate": 2,
     "mtkit.comet": 3,
     "mtkit.significance": 3,
+    "mtkit.compare": 3.5,  # it runs the paired tests
     "mtkit.testsets": 3,
     "mtkit.text": 2,
     "mtkit.data": 3,
@@ -61,6 +62,7 @@ ROWS = {
 """The rows of the architecture; a module that is not listed stands where its package stands."""
 
 FREE_OF_TORCH = (
+    "mtkit.compare",
     "mtkit.data.corpus",
     "mtkit.data.fetch",
     "mtkit.data.filters",

@@ -29,6 +29,7 @@ SUMMARIES = {
     "average": "Average checkpoints of a run into its model folder.",
     "translate": "Translate lines of text, stdin to stdout.",
     "eval": "Score translations: BLEU, chrF, TER.",
+    "compare": "Show where one system is better than another.",
     "score": "Force-decode given pairs: log-probability, perplexity.",
     "attention": "Show what a model looked at: heat maps, alignments.",
     "run": "Do all stages of a recipe, from corpora to the test score.",
@@ -73,6 +74,10 @@ def function_of(name: str) -> Callable[..., None]:
             from mtkit.cli.eval import evaluate
 
             return evaluate
+        case "compare":
+            from mtkit.cli.compare import compare
+
+            return compare
         case "score":
             from mtkit.cli.score import score
 

@@ -1,7 +1,7 @@
 """Whole texts for the commands that score: files or stdin, and the language that a file's name tells."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import PurePath
 
 from mtkit.errors import UsageError
@@ -17,9 +17,16 @@ def name_of(path: str) -> str:
 
 def read_text(path: str) -> list[str]:
     """The lines of a file, or of stdin where it is -. Raises DataError when it is missing or not UTF-8."""
+    return list(stream_text(path))
+
+
+def stream_text(path: str) -> Iterator[str]:
+    """The same, line by line."""
     if path != "-":
-        return list(read_lines(path))
-    return [decode_line(strip_line_end(line), STDIN, number) for number, line in enumerate(sys.stdin.buffer, 1)]
+        yield from read_lines(path)
+        return
+    for number, line in enumerate(sys.stdin.buffer, 1):
+        yield decode_line(strip_line_end(line), STDIN, number)
 
 
 def refuse_two_stdins(paths: Sequence[str | None]) -> None:
