@@ -61,6 +61,9 @@ ROWS = {
 }
 """The rows of the architecture; a module that is not listed stands where its package stands."""
 
+TORCH_AT_THE_BOTTOM = ("mtkit.fsdp", "mtkit.ranks", "mtkit.runtime")
+"""Of the lowest rows, what speaks to the machine and to other processes; all else there is free of torch."""
+
 FREE_OF_TORCH = (
     "mtkit.compare",
     "mtkit.data.corpus",
@@ -68,9 +71,6 @@ FREE_OF_TORCH = (
     "mtkit.data.filters",
     "mtkit.describe",
     "mtkit.evaluate",
-TORCH_AT_THE_BOTTOM = ("mtkit.fsdp", "mtkit.ranks", "mtkit.runtime")
-"""Of the lowest rows, what speaks to the machine and to other processes; all else there is free of torch."""
-
     "mtkit.proposal",
     "mtkit.heatmaps.maps",
     "mtkit.heatmaps.png",
