@@ -54,6 +54,7 @@ ROWS = {
     "mtkit.force": 5,
     "mtkit.heatmaps": 5,
     "mtkit.translator": 5,
+    "mtkit.report": 6,
     "mtkit.training": 6,
     "mtkit.pipeline": 6.5,  # it runs the trainer as one of its stages
     "mtkit.cli": 7,
@@ -76,6 +77,10 @@ FREE_OF_TORCH = (
     "mtkit.heatmaps.png",
     "mtkit.heatmaps.svg",
     "mtkit.heatmaps.terminal",
+    "mtkit.report.chart",
+    "mtkit.report.facts",
+    "mtkit.report.scores",
+    "mtkit.report.series",
     "mtkit.significance",
     "mtkit.stages",
     "mtkit.testsets",

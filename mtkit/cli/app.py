@@ -33,6 +33,7 @@ SUMMARIES = {
     "score": "Force-decode given pairs: log-probability, perplexity.",
     "attention": "Show what a model looked at: heat maps, alignments.",
     "run": "Do all stages of a recipe, from corpora to the test score.",
+    "report": "Put a run into one HTML file to look at.",
     "info": "Show what a model is.",
     "recipe": "Look at recipes: show one resolved, diff two, print the schema.",
 }
@@ -90,6 +91,10 @@ def function_of(name: str) -> Callable[..., None]:
             from mtkit.cli.run import run
 
             return run
+        case "report":
+            from mtkit.cli.report import report
+
+            return report
         case "info":
             from mtkit.cli.info import info
 

@@ -9,7 +9,7 @@ from mtkit.errors import ModelError
 from mtkit.files import read_json
 
 REPORT_FILE = "report.json"
-_WHY = {
+WHY = {
     "empty": "a side has no token",
     "too_short": "shorter than filters.min_length",
     "too_long": "longer than filters.max_length",
@@ -17,6 +17,7 @@ _WHY = {
     "identical": "the target copies the source",
     "duplicate": "the pair came before",
 }
+"""Every reason to drop a pair, explained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,7 +114,7 @@ class Report:
                 more = ", ..." if drop.count > len(drop.first_lines) else ""
                 lines.append(
                     f"dropped from {row.part} {row.corpus}: {drop.count:,} ({_share(drop.count, row.pairs)}) "
-                    f"{reason}: {_WHY[reason]}; line{'s' if drop.count > 1 else ''} {numbers}{more}"
+                    f"{reason}: {WHY[reason]}; line{'s' if drop.count > 1 else ''} {numbers}{more}"
                 )
         return "\n".join(lines)
 
