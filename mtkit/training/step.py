@@ -1,7 +1,8 @@
 """One update: forward and backward over one or more batches, then one move of the optimizer."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -35,6 +36,11 @@ class StepReport:
     """Batches, of all ranks, that were cut in halves because memory ran out."""
 
 
+def unwatched(phase: str) -> AbstractContextManager[None]:
+    """Nobody takes the time of this phase."""
+    return nullcontext()
+
+
 @dataclass(frozen=True, slots=True)
 class StepSettings:
     """What an update needs besides model, optimizer and data."""
@@ -48,6 +54,8 @@ class StepSettings:
     r_drop: float = 0.0
     max_nll: float = math.inf
     """A mean negative log-likelihood above this, in nats a token, counts as a number gone bad."""
+    watch: Callable[[str], AbstractContextManager[None]] = unwatched
+    """Entered with "forward" and "backward" around the two; `mtkit bench train` takes their time."""
 
 
 def batch_loss(model: nn.Module, output: nn.Linear, batch: Batch, settings: StepSettings) -> tuple[Tensor, Tensor]:
@@ -92,6 +100,12 @@ class Gradients:
     halvings: int
 
 
+def _nothing() -> Batch:
+    """A pair without a target: its loss and its gradients are zero."""
+    source_BS, target_in_BT, target_out_BT = (torch.tensor([[one]]) for one in (EOS, BOS, PAD))
+    return Batch(source_BS, target_in_BT, target_out_BT, 0, 0)
+
+
 def add_gradients(
     model: nn.Module,
     core: Transformer,
@@ -100,12 +114,6 @@ def add_gradients(
     target_tokens: int,
     step: int,
     settings: StepSettings,
-def _nothing() -> Batch:
-    """A pair without a target: its loss and its gradients are zero."""
-    source_BS, target_in_BT, target_out_BT = (torch.tensor([[one]]) for one in (EOS, BOS, PAD))
-    return Batch(source_BS, target_in_BT, target_out_BT, 0, 0)
-
-
 ) -> Gradients:
     """Forward and backward over this rank's batches, from no gradient on (mutates the gradients).
 
@@ -128,6 +136,12 @@ def _nothing() -> Batch:
             nll += sums[1]
         else:
             return Gradients(loss, nll, halvings)
+        if is_shared_out(core):
+            raise TrainingError(
+                f"step {step}: out of memory with a batch of {part.cells} cells, which training.parallel: fsdp cannot "
+                "cut in halves; the checkpoints are as they were",
+                "train with a smaller batching.max_tokens and a larger training.accumulate, or in more processes",
+            )
         core.zero_grad(set_to_none=True)
         if device.type == "cuda":
             torch.cuda.empty_cache()
@@ -136,12 +150,6 @@ def _nothing() -> Batch:
                 f"step {step}: out of memory with a single pair, of {part.source_tokens} source and {part.kept} "
                 "target tokens; the checkpoints are as they were",
                 "lower filters.max_length or the size of the model, or free memory on the device",
-        if is_shared_out(core):
-            raise TrainingError(
-                f"step {step}: out of memory with a batch of {part.cells} cells, which training.parallel: fsdp cannot "
-                "cut in halves; the checkpoints are as they were",
-                "train with a smaller batching.max_tokens and a larger training.accumulate, or in more processes",
-            )
             )
         # A batch larger than one that does not fit will not fit either.
         cut = [len(one.source_BS) > 1 and one.cells >= part.cells for one in parts]
@@ -159,8 +167,10 @@ def _add_gradient(
 ) -> tuple[Tensor, Tensor] | None:
     """The sums of both losses; None when memory has run out, and the gradients are useless."""
     try:
-        smoothed, plain = training_loss(model, core.output, batch.to(core.output.weight.device), settings)
-        scaler.scale(smoothed / target_tokens).backward()
+        with settings.watch("forward"):
+            smoothed, plain = training_loss(model, core.output, batch.to(core.output.weight.device), settings)
+        with settings.watch("backward"):
+            scaler.scale(smoothed / target_tokens).backward()
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
@@ -214,23 +224,23 @@ def train_step(
     own = add_gradients(model, core, scaler, padded, target_tokens, step, settings)
     if not batches:
         scaler.scale(torch.zeros((), device=device))  # the scaler takes shape by its first use
+    # Pieces of gradients have been exchanged where they came up, in the last backward pass.
     with room_for_update(step):
         exchange_gradients(parameters, ALONE if shared_out else ranks)
     scaler.unscale_(optimizer)
     norm = global_norm(parameters)
+    if shared_out:
+        norm = ranks.total(norm.square()).sqrt()
     # Rank 0's norm counts for all, so that no rounding tells their weights apart.
     shared = norm if ranks.leads else torch.zeros_like(norm)
     counts = [sum(batch.source_tokens for batch in batches), sum(batch.cells for batch in batches), own.halvings]
     sums = ranks.total(torch.stack((shared, own.loss, own.nll, *torch.tensor(counts, dtype=norm.dtype, device=device))))
     norm = sums[0]
     norm_value, loss, nll, source_tokens, cells, halvings = sums.tolist()
-    # Pieces of gradients have been exchanged where they came up, in the last backward pass.
     sound = math.isfinite(norm_value) and math.isfinite(loss) and nll <= settings.max_nll * target_tokens
     if sound and settings.clip_norm is not None:
         clip_gradient(parameters, norm, settings.clip_norm)
     if sound:
-    if shared_out:
-        norm = ranks.total(norm.square()).sqrt()
         with room_for_update(step):
             scaler.step(optimizer)
     scaler.update()
