@@ -18,6 +18,7 @@ from typing import Any
 
 from mtkit.average import check_alike, mean, select
 from mtkit.checkpoint import save_model
+from mtkit.check.run import preflight
 from mtkit.data.corpus import check_files, read_pairs
 from mtkit.data.fetch import fetch
 from mtkit.data.report import Report
@@ -89,6 +90,8 @@ def _prepare(recipe: Recipe, fresh: bool) -> Tokenizers:
     compare_recipe(run, recipe)
     if recipe.data.valid:
         check_setup(recipe.evaluation.model_copy(update={"metrics": ("bleu",)}), recipe.languages.target)
+    if not run.steps():
+        preflight(recipe)
     tokenizers = ensure_tokenizer(recipe)
     ensure_shards(recipe, tokenizers)
     return tokenizers

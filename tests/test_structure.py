@@ -51,6 +51,7 @@ ROWS = {
     "mtkit.training.optimizer": 4,
     "mtkit.training.schedule": 4,
     "mtkit.average": 5,
+    "mtkit.check": 5,
     "mtkit.force": 5,
     "mtkit.heatmaps": 5,
     "mtkit.translator": 5,
@@ -66,6 +67,7 @@ TORCH_AT_THE_BOTTOM = ("mtkit.fsdp", "mtkit.ranks", "mtkit.runtime")
 """Of the lowest rows, what speaks to the machine and to other processes; all else there is free of torch."""
 
 FREE_OF_TORCH = (
+    "mtkit.check.",
     "mtkit.compare",
     "mtkit.data.corpus",
     "mtkit.data.fetch",

@@ -23,6 +23,7 @@ from mtkit.errors import MtkitError, ToldError
 SUMMARIES = {
     "init": "Write a recipe that suits your corpus and machine.",
     "fetch": "Download a recipe's public corpora.",
+    "check": "Say what would go wrong, before anything runs.",
     "tokenizer": "Train a recipe's tokenizer.",
     "binarize": "Turn a recipe's corpora into shards, and report the drops.",
     "train": "Train a recipe's model.",
@@ -51,6 +52,10 @@ def function_of(name: str) -> Callable[..., None]:
             from mtkit.cli.fetch import fetch
 
             return fetch
+        case "check":
+            from mtkit.cli.check import check
+
+            return check
         case "tokenizer":
             from mtkit.cli.tokenizer import tokenizer
 
