@@ -10,7 +10,7 @@ from typing import Any
 
 from mtkit.errors import RecipeError
 from mtkit.files import sha256_file
-from mtkit.folders import RECIPE_FILE, find_model
+from mtkit.folders import LINEAGE_FILE, RECIPE_FILE, STATE_FILE, checkpoint_state, find_model, read_lineage
 from mtkit.recipe import Recipe
 from mtkit.text.extend import extended
 from mtkit.text.tokenizer import Tokenizers
@@ -21,12 +21,16 @@ FREE = {"dropout", "attention_dropout", "activation_dropout", "layer_dropout"}
 
 @dataclass(frozen=True, slots=True)
 class InitialModel:
-    """A model to start from: `folder` as the recipe names it, its weights' file and their hash, and its tokenizers."""
+    """A model to start from: `folder` as the recipe names it, its weights' file and their hash, and its tokenizers.
+
+    `updates` counts those that its schedule has seen; 0 where its folder does not say.
+    """
 
     folder: str
     weights: Path
     weights_sha256: str
     tokenizers: Tokenizers
+    updates: int = 0
 
     def lineage(self) -> dict[str, Any]:
         """What checkpoints and model folders say of it."""
@@ -34,6 +38,7 @@ class InitialModel:
             "folder": self.folder,
             "weights_sha256": self.weights_sha256,
             "tokenizer_sha256": self.tokenizers.sha256,
+            "updates": self.updates,
         }
 
 
@@ -59,7 +64,27 @@ def initial_model(recipe: Recipe) -> InitialModel | None:
     exempt = {"user_defined_symbols", "bpe_dropout"}
     ours, others = (one.tokenizer.model_dump(exclude=exempt) for one in (recipe, theirs))
     _compare("tokenizer", ours, others, folder, home)
-    return InitialModel(folder, weights, sha256_file(weights), Tokenizers.load(home))
+    updates = _updates(weights.parent, theirs)
+    if recipe.training.continue_schedule and not updates:
+        raise RecipeError(
+            f"training.continue_schedule: {weights.parent} does not say after how many updates its schedule stopped",
+            "leave it out, and the schedule begins anew",
+        )
+    return InitialModel(folder, weights, sha256_file(weights), Tokenizers.load(home), updates)
+
+
+def _updates(folder: Path, recipe: Recipe) -> int:
+    """How many updates the schedule behind a model or checkpoint folder has seen, those that it continued included."""
+    if (folder / STATE_FILE).is_file():
+        document = checkpoint_state(folder)
+        own = int(document["step"])
+    elif (folder / LINEAGE_FILE).is_file():
+        document = read_lineage(folder)
+        own = max(map(int, document.get("steps", ())), default=0)
+    else:
+        return 0
+    origin = (document.get("initialized_from") or {}) if recipe.training.continue_schedule else {}
+    return own + int(origin.get("updates", 0))
 
 
 def _compare(section: str, ours: Mapping[str, Any], theirs: Mapping[str, Any], folder: str, home: Path) -> None:

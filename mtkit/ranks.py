@@ -5,6 +5,8 @@ torch.distributed underneath, and does nothing at all in a job of one process.
 """
 
 import os
+import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -14,6 +16,7 @@ from typing import Any, TypeVar
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.rendezvous import rendezvous
 
 from mtkit.errors import MtkitError, ToldError, TrainingError, UsageError
 
@@ -157,6 +160,33 @@ def local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK") or 0)
 
 
+def meet(store: dist.Store, rank: int, world: int, patience: timedelta = TIMEOUT) -> dist.Store:
+    """The store under a name that only the processes of this start of the job know; all of them meet here.
+
+    Under `torchrun --max-restarts` the store outlives the processes: one that starts again and is early would read the
+    address at which another one listened before it died. So each asks under a name of its own, made up anew, and rank 0
+    answers whoever asks with its own, until all have said that they know it. Raises TrainingError when some stay away.
+    """
+    own = uuid.uuid4().hex
+    if rank:
+        store.set(f"asks/{rank}", own)
+        store.wait([f"answer/{own}"], patience)
+        name = store.get(f"answer/{own}").decode()
+        store.set(f"met/{name}/{rank}", own)
+        return dist.PrefixStore(name, store)
+    missing, give_up = set(range(1, world)), time.monotonic() + patience.total_seconds()
+    while missing:
+        for other in tuple(missing):
+            if store.check([f"asks/{other}"]):
+                store.set(f"answer/{store.get(f'asks/{other}').decode()}", own)
+            if store.check([f"met/{own}/{other}"]):
+                missing.remove(other)
+        if missing and time.monotonic() > give_up:
+            raise TrainingError(f"rank {min(missing)} has not come ({len(missing)} of {world} are missing)")
+        time.sleep(0.01)
+    return dist.PrefixStore(own, store)
+
+
 @contextmanager
 def joined(device: torch.device) -> Iterator[Ranks]:
     """Join the job's other processes, over NCCL for CUDA and gloo otherwise, and leave them at the end.
@@ -179,7 +209,9 @@ def joined(device: torch.device) -> Iterator[Ranks]:
         )
     if device.type == "cuda":
         torch.cuda.set_device(device)
-    dist.init_process_group("nccl" if device.type == "cuda" else "gloo", timeout=TIMEOUT)
+    backend = "nccl" if device.type == "cuda" else "gloo"
+    store, rank, world = next(rendezvous("env://", timeout=TIMEOUT))
+    dist.init_process_group(backend, store=meet(store, rank, world), rank=rank, world_size=world, timeout=TIMEOUT)
     try:
         patient = dist.new_group(backend="gloo", timeout=PATIENCE)
         yield Ranks(dist.get_rank(), dist.get_world_size(), local_rank(), patient)

@@ -105,6 +105,8 @@ class Recipe(Section):
     def _check_freeze(self) -> None:
         if self.training.freeze and self.training.initialize_from is None:
             raise ValueError("training.freeze needs training.initialize_from: random weights would stay random")
+        if self.training.continue_schedule and self.training.initialize_from is None:
+            raise ValueError("training.continue_schedule needs training.initialize_from, whose schedule it continues")
         for part in self.training.freeze:
             if part == "output" and self.model.share_embeddings != "none":
                 raise ValueError(

@@ -10,16 +10,17 @@ import torch
 from conftest import TinyCorpus
 from torch import Tensor
 from torch_model import build
-from toy_run import Runs, assert_same, before_step, signalled
+from toy_run import Runs, assert_same, before_step, events, signalled
 
 from mtkit import pipeline
 from mtkit.checkpoint import load_checkpoint, load_tensors
 from mtkit.errors import ModelError, RecipeError
-from mtkit.files import sha256_file
+from mtkit.files import sha256_file, write_json
 from mtkit.folders import RunFolder, read_lineage
 from mtkit.text.extend import extended
 from mtkit.text.tokenizer import Tokenizers
 from mtkit.training.finetune import freeze, trained
+from mtkit.training.schedule import learning_rate
 
 NEVER = {"max_steps": 0}
 
@@ -69,6 +70,7 @@ def test_it_is_told_in_the_lineage(runs: Runs, initial: RunFolder) -> None:
         "folder": str(initial.model),
         "weights_sha256": sha256_file(initial.model / "model.safetensors"),
         "tokenizer_sha256": Tokenizers.load(initial.path).sha256,
+        "updates": 6,
     }
     assert read_lineage(run.model)["initialized_from"] == expected
     assert "initialized_from" not in read_lineage(initial.model)
@@ -127,6 +129,64 @@ def test_the_initial_weights_may_move_but_not_change(runs: Runs, initial: RunFol
         tune(runs, initial.model, training={"max_steps": 7})
     with pytest.raises(RecipeError, match="the tokenizer would have to be made again"):
         runs.train("tuned", training={"max_steps": 7}, model={"encoder_layers": 2})
+
+
+# Schedules
+
+
+SCHEDULES: dict[str, dict[str, Any]] = {
+    "inverse_sqrt": {"rate": 0.01, "warmup_steps": 8},
+    "linear": {"rate": 0.01, "warmup_steps": 2},
+    "cosine": {"rate": 0.01, "warmup_steps": 7, "final_rate": 0.001},
+    "constant": {"rate": 0.01, "warmup_steps": 20},
+}
+
+
+def rates(run: RunFolder) -> list[float]:
+    return [row["learning_rate"] for row in events(run, "train")]
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("kind", ["model", "checkpoint"])
+def test_a_schedule_is_continued(runs: Runs, initial: RunFolder, name: str, kind: str) -> None:
+    """As the seventh update and those after it, of as many in all; without the setting it begins anew."""
+    folder = {"model": initial.model, "checkpoint": initial.checkpoint(6)}[kind]
+    schedule = {"name": name, **SCHEDULES[name]}
+    training = {"log_every_steps": 1, "continue_schedule": True}
+    run = tune(runs, folder, training=training, schedule=schedule)
+    section = runs.recipe(schedule=schedule).schedule
+    assert rates(run) == [learning_rate(section, step, 9, 16) for step in (7, 8, 9)]
+    if kind == "model":
+        anew = tune(runs, folder, "anew", training={**training, "continue_schedule": False}, schedule=schedule)
+        assert rates(anew) == [learning_rate(section, step, 3, 16) for step in (1, 2, 3)]
+
+
+def test_a_continued_schedule_can_be_continued(
+    runs: Runs, initial: RunFolder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Over two models, and over a stop in between: the rates are those of one run."""
+    schedule = {"name": "inverse_sqrt", **SCHEDULES["inverse_sqrt"]}
+    settings: dict[str, Any] = {"training": {"log_every_steps": 1, "continue_schedule": True}, "schedule": schedule}
+    second = tune(runs, initial.model, **settings)
+    pipeline.average(second, "last", 1)
+    with monkeypatch.context() as patch:
+        before_step(patch, 2, signalled(signal.SIGINT))
+        tune(runs, second.model, "third", **settings)
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        third = tune(runs, second.model, "third", **settings)
+    section = runs.recipe(schedule=schedule).schedule
+    assert rates(third) == [learning_rate(section, step, 12, 16) for step in (10, 11, 12)]
+    assert f"schedule: goes on after 9 updates of {second.model}, from " in caplog.text
+
+
+def test_a_schedule_that_is_not_known_is_not_guessed_at(runs: Runs, initial: RunFolder) -> None:
+    lineage = read_lineage(initial.model)
+    del lineage["steps"]
+    write_json(initial.model / "lineage.json", lineage)
+    with pytest.raises(RecipeError, match="does not say after how many updates its schedule stopped"):
+        tune(runs, initial.model, training={"continue_schedule": True})
+    assert tune(runs, initial.model).steps() == [3]
 
 
 # Freezing
@@ -191,6 +251,7 @@ def test_frozen_weights_stay_bit_for_bit(
         (["output"], {}, "the output is the target embedding"),
         (["everything"], {}, "pattern"),
         (["encoder"], {"initialize_from": None}, "needs training.initialize_from"),
+        ([], {"initialize_from": None, "continue_schedule": True}, "continue_schedule needs training.initialize_from"),
     ],
 )
 def test_a_part_that_is_none_is_refused(
@@ -224,6 +285,20 @@ def test_symbols_come_after_the_pieces_whose_ids_stay(tiny_tokenizers: Tokenizer
 def test_what_cannot_be_a_symbol(tiny_tokenizers: Tokenizers, symbol: str, told: str) -> None:
     with pytest.raises(RecipeError, match=told):
         extended(tiny_tokenizers.source, [symbol])
+
+
+@pytest.mark.parametrize("parts", [["embeddings"], ["encoder"], []])
+def test_symbols_that_cannot_be_learnt_are_warned_of(
+    runs: Runs, initial: RunFolder, parts: list[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    tokenizer = {"vocab_size": 120, "user_defined_symbols": ["<x>", "<y>"]}
+    run = tune(runs, initial.model, training={"freeze": parts}, tokenizer=tokenizer)
+    warned = "the rows of new symbols (<x>, <y>) stay as they begin" in caplog.text
+    assert warned == (parts == ["embeddings"])
+    assert run.steps() == [3]
+    caplog.clear()
+    tune(runs, initial.model, "known", training={"freeze": ["embeddings"]})
+    assert "new symbols" not in caplog.text
 
 
 @pytest.mark.parametrize(("share", "output_bias"), [("all", True), ("none", False)])

@@ -2,9 +2,11 @@
 
 import os
 import signal
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,7 @@ from mtkit import ranks as ranks_module
 from mtkit.checkpoint import load_checkpoint
 from mtkit.errors import ToldError, TrainingError, UsageError
 from mtkit.folders import RunFolder
-from mtkit.ranks import ALONE, Ranks, checksum, joined
+from mtkit.ranks import ALONE, Ranks, checksum, joined, meet
 from mtkit.recipe import Recipe
 from mtkit.text.tokenizer import Tokenizers
 from mtkit.training import trainer
@@ -138,17 +140,52 @@ def test_only_rank_0_writes_and_speaks(whole: tuple[Runs, Recipe]) -> None:
     assert "in each of 2 processes" in err
 
 
-def test_a_process_that_is_killed_ends_the_other(runs: Runs, starter: Starter) -> None:
+@pytest.mark.parametrize("killed", [0, 1])
+def test_a_process_that_is_killed_ends_the_other(runs: Runs, starter: Starter, killed: int) -> None:
     recipe = runs.recipe(training={**SECTIONS["training"], "max_epochs": None, "max_steps": 10**6})
     pair = Pair(starter, recipe)
     wait_for(RunFolder(Path(recipe.run_dir)).steps)
-    os.kill(pair.processes[1], signal.SIGKILL)
+    os.kill(pair.processes[killed], signal.SIGKILL)
     began = time.monotonic()
-    first, second = pair.ended()
+    ends = pair.ended()
     assert time.monotonic() - began < 60
-    assert (first.code, second.code) == (1, -signal.SIGKILL)
-    assert "Traceback" not in first.err
-    assert "the connection to another rank is lost" in first.complaints[0]
+    dead, other = ends[killed], ends[1 - killed]
+    assert (dead.code, other.code) == (-signal.SIGKILL, 1)
+    assert "Traceback" not in other.err
+    assert "the connection to another rank is lost" in other.complaints[0]
+
+
+MORTAL = """
+import os, signal
+from mtkit.training import trainer
+
+real = trainer.train_step
+
+def train_step(*arguments):
+    if arguments[5] == 5 and os.environ["RANK"] == "1" and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*arguments)
+
+trainer.train_step = train_step
+
+from mtkit.cli.app import main
+
+main()
+"""
+
+
+def test_torchrun_starts_a_job_again_in_which_one_process_was_killed(whole: tuple[Runs, Recipe]) -> None:
+    """With --max-restarts: both begin again, from the last checkpoint, and end as if nothing had happened."""
+    runs, recipe = whole
+    again = runs.recipe("again", **SECTIONS)
+    script = Path(again.run_dir).with_suffix(".py")
+    script.write_text(MORTAL)
+    job = torchrun(again, "--max-restarts", "1", program=[str(script)])
+    end = ended(job, again)
+    assert end.code == 0, end.err
+    run = RunFolder(Path(again.run_dir))
+    assert [(row["event"], row["step"]) for row in events(run, "start", "resume")] == [("start", 0), ("resume", 4)]
+    assert_same(RunFolder(Path(recipe.run_dir)), run, LAST)
 
 
 def test_a_corpus_that_rank_0_refuses_ends_all_with_one_error(tiny_corpus: TinyCorpus, tmp_path: Path) -> None:
@@ -214,6 +251,35 @@ def test_memory_that_runs_out_on_one_rank_changes_nothing_but_the_time(
     assert_same_gradient(full, alone(full, 1), 1)
 
 
+ASTRAY = """
+import os, torch
+from mtkit.training import trainer
+
+real = trainer.train_step
+
+def train_step(*arguments):
+    report = real(*arguments)
+    if arguments[5] == 3 and os.environ["RANK"] == "1":
+        with torch.no_grad():
+            next(arguments[1].parameters()).view(-1)[0] += 1e-6
+    return report
+
+trainer.train_step = train_step
+"""
+
+
+@pytest.mark.parametrize(("every", "found"), [(2, 4), (None, 6)])
+def test_weights_that_go_astray_end_both_at_the_next_comparison(
+    runs: Runs, starter: Starter, every: int | None, found: int
+) -> None:
+    """The least of differences, in one number of one rank; without the setting it is found before the checkpoint."""
+    recipe = runs.recipe(training={"checksum_every_steps": every, "max_steps": 12})
+    first, second = Pair(starter, recipe, ASTRAY).ended()
+    assert (first.code, second.code) == (1, 1)
+    assert f"step {found}: the weights of rank 1 differ from rank 0's; no checkpoint is written" in first.complaints[0]
+    assert (second.complaints, RunFolder(Path(recipe.run_dir)).steps()) == ([], [])
+
+
 @dataclass(frozen=True)
 class FakeRanks(Ranks):
     """A rank whose companions answer what the test says."""
@@ -242,6 +308,33 @@ def test_a_validation_that_one_rank_leaves_is_left_by_all(whole: tuple[Runs, Rec
     valid = open_pairs(RunFolder(Path(recipe.run_dir)).shards / "valid", recipe.data.valid)
     with pytest.raises(Interrupted):
         validate(learner, valid, [], ranks=FakeRanks(world=2, answers=([],)))
+
+
+def test_processes_that_start_again_do_not_meet_those_that_died() -> None:
+    """Whoever comes first; what the ones before have left in the store is as if it were not there."""
+    store = torch.distributed.HashStore()
+
+    def started(order: Sequence[int]) -> set[str]:
+        names: dict[int, str] = {}
+
+        def process(rank: int) -> None:
+            mine = meet(store, rank, 3, timedelta(seconds=60))
+            mine.set(f"own {rank}", str(order))
+            names[rank] = mine.get("own 0").decode()
+
+        threads = [threading.Thread(target=process, args=(rank,)) for rank in order]
+        for thread in threads:
+            thread.start()
+            time.sleep(0.05)
+        for thread in threads:
+            thread.join(60)
+        assert sorted(names) == [0, 1, 2]
+        return set(names.values())
+
+    for order in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
+        assert started(order) == {str(order)}
+    with pytest.raises(TrainingError, match=r"rank 1 has not come \(2 of 3 are missing\)"):
+        meet(torch.distributed.HashStore(), 0, 3, timedelta(seconds=0.05))
 
 
 def test_an_incomplete_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

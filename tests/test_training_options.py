@@ -265,8 +265,9 @@ def test_an_average_of_more_than_there_are_is_said(runs: Runs, caplog: pytest.Lo
 def test_no_setting_is_without_a_test() -> None:
     others = {"keep_best", "best_metric", "max_bad_steps", "validate_beam_size", "device", "threads", "compile"}
     others |= {"tensorboard"}
-    others |= {"initialize_from", "freeze"}  # in test_finetune
+    others |= {"initialize_from", "freeze", "continue_schedule"}  # in test_finetune
     others |= {"parallel"}  # in test_fsdp
+    others |= {"checksum_every_steps"}  # in test_ranks
     tested = set(HAPPENS) | others | {setting for section, setting in COMPUTED if section == "training"}
     assert tested == fields(Training)
     assert {setting for section, setting in COMPUTED if section == "optimizer"} == set(Optimizer.model_fields)

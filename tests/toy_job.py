@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -38,11 +38,11 @@ def environment(**more: str) -> dict[str, str]:
     return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(paths), **more}
 
 
-def torchrun(recipe: Recipe) -> "subprocess.Popen[bytes]":
+def torchrun(recipe: Recipe, *options: str, program: Sequence[str] = ("-m", "mtkit")) -> "subprocess.Popen[bytes]":
     """A job of two processes under torchrun; its stderr is a file beside the run folder."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", *options]
     with open(Path(recipe.run_dir).with_suffix(".err"), "wb") as err:
-        return subprocess.Popen([*command, "-m", "mtkit", "train", str(written(recipe))], stderr=err, env=environment())
+        return subprocess.Popen([*command, *program, "train", str(written(recipe))], stderr=err, env=environment())
 
 
 def ended(job: "subprocess.Popen[bytes]", recipe: Recipe) -> Ended:

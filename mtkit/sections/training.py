@@ -100,6 +100,11 @@ class Training(Section):
         min_length=1,
         description="Model, run or checkpoint folder to start from, weights and tokenizer; null: random weights",
     )
+    continue_schedule: bool = Field(
+        False,
+        description="With initialize_from: the learning rate goes on where that model stopped, its updates counting as "
+        "the first ones of the schedule; max_steps are this run's alone",
+    )
     freeze: tuple[Annotated[str, Field(pattern=FROZEN_PART)], ...] = Field(
         (),
         description="Parts that stay as initialize_from has them: embeddings, output, encoder, decoder, or layers "
@@ -135,6 +140,13 @@ class Training(Section):
     )
     save_every_steps: int | None = Field(
         None, ge=1, le=10_000_000, description="Updates between checkpoints; null: at each validation"
+    )
+    checksum_every_steps: int | None = Field(
+        None,
+        ge=1,
+        le=10_000_000,
+        description="With several processes that each hold the whole model: updates between comparisons of their "
+        "weights; null: before each checkpoint only",
     )
     keep_best: int = Field(1, ge=0, le=1000, description="Checkpoints kept for their validation score")
     keep_last: int = Field(3, ge=1, le=1000, description="Newest checkpoints kept")

@@ -12,6 +12,7 @@ from mtkit.checkpoint import load_tensors, weights_of
 from mtkit.errors import RecipeError
 from mtkit.initial import InitialModel
 from mtkit.model.transformer import Transformer
+from mtkit.recipe import Recipe
 from mtkit.runtime import key_seed
 from mtkit.sections.training import frozen_layers
 
@@ -80,6 +81,13 @@ def _modules(core: Transformer, part: str) -> list[nn.Module]:
         return [stacked, norm]
     first, last = frozen_layers(part)
     return list(stacked[first : last + 1])
+
+
+def frozen_symbols(recipe: Recipe, initial: InitialModel) -> list[str]:
+    """The recipe's symbols that the initial model lacks, where `training.freeze` keeps the run from learning them."""
+    if not {"embeddings", "output"} & set(recipe.training.freeze):
+        return []
+    return [symbol for symbol in recipe.symbols() if symbol not in initial.tokenizers.source.symbols]
 
 
 def trained(core: nn.Module) -> list[nn.Parameter]:

@@ -13,11 +13,12 @@ from mtkit.checkpoint import load_checkpoint
 from mtkit.errors import ModelError, RecipeError, TrainingError
 from mtkit.files import atomic_write
 from mtkit.folders import RunFolder, set_aside
+from mtkit.initial import initial_model
 from mtkit.lineage import differences
 from mtkit.ranks import Ranks
 from mtkit.recipe import Recipe
 from mtkit.sections.training import Cosine, Linear
-from mtkit.training.schedule import learning_rate
+from mtkit.training.schedule import rate_of
 from mtkit.training.state import Learner, TrainState
 
 log = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ CHANGEABLE = (
     "run_dir",
     "search",
     "training.best_metric",
+    "training.checksum_every_steps",
     "training.compile",
     "training.device",
     "training.initialize_from",
@@ -89,10 +91,8 @@ def compare_recipe(run: RunFolder, recipe: Recipe) -> None:
     for key, (old, new) in changes.items():
         log.info("recipe: %s is now %r (was %r)", key, new, old)
     if "training.max_steps" in changes and isinstance(recipe.schedule, Cosine | Linear):
-        rates = [
-            learning_rate(one.schedule, steps[-1] + 1, one.training.max_steps, one.model.d_model)
-            for one in (before, recipe)
-        ]
+        initial = initial_model(recipe)
+        rates = [rate_of(one, initial, steps[-1] + 1) for one in (before, recipe)]
         log.warning(
             "schedule %s ends at training.max_steps, which has changed: the next rate is %.3e instead of %.3e, "
             "and the result is not that of a run with %d steps from the start",

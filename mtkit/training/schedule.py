@@ -2,7 +2,18 @@
 
 import math
 
+from mtkit.initial import InitialModel
+from mtkit.recipe import Recipe
 from mtkit.sections.training import Constant, Cosine, InverseSquareRoot, Linear
+
+
+def rate_of(recipe: Recipe, initial: InitialModel | None, step: int) -> float:
+    """Rate of a run's update `step`, counted from 1.
+
+    With `training.continue_schedule` the schedule is that of one run of the initial model's updates and these.
+    """
+    before = initial.updates if initial is not None and recipe.training.continue_schedule else 0
+    return learning_rate(recipe.schedule, before + step, before + recipe.training.max_steps, recipe.model.d_model)
 
 
 def learning_rate(

@@ -26,12 +26,12 @@ from mtkit.text.tokenizer import Tokenizers
 from mtkit.training.bad_numbers import ADVICE
 from mtkit.training.board import board_of
 from mtkit.training.budget import settle
-from mtkit.training.finetune import trained
+from mtkit.training.finetune import frozen_symbols, trained
 from mtkit.training.log import Metrics, finite
 from mtkit.training.optimizer import set_rate
 from mtkit.training.resume import keep_recipe, restore
 from mtkit.training.saving import contents, save
-from mtkit.training.schedule import learning_rate
+from mtkit.training.schedule import rate_of
 from mtkit.training.signals import Signals
 from mtkit.training.state import Learner, TrainState, make_learner
 from mtkit.training.step import StepReport, train_step
@@ -101,6 +101,7 @@ def train_model(recipe: Recipe, tokenizers: Tokenizers, ranks: Ranks = ALONE) ->
         loop.metrics.event("resume" if state else "start", step=loop.state.step, recipe=recipe.sha256())
         if budget is not None:
             loop.metrics.event("budget", **budget.row())
+        _tell_of_initial(learner)
         frozen = recipe.training.freeze
         log.info(
             "%s: %s parameters%s, %s pairs, %s, %s, %d threads%s",
@@ -130,6 +131,23 @@ def _check_vocabulary(run: RunFolder, data: PairData, tokenizers: Tokenizers) ->
                 f"{shard.path} was made with another tokenizer than {run.path} holds",
                 "make the shards again with: mtkit binarize RECIPE",
             )
+
+
+def _tell_of_initial(learner: Learner) -> None:
+    """What the log says of the model that a run starts from."""
+    recipe, initial = learner.recipe, learner.initial
+    if initial is None:
+        return
+    if recipe.training.continue_schedule:
+        rate = rate_of(recipe, initial, 1)
+        log.info("schedule: goes on after %d updates of %s, from %.3e", initial.updates, initial.folder, rate)
+    untaught = frozen_symbols(recipe, initial)
+    if untaught:
+        log.warning(
+            "training.freeze: the rows of new symbols (%s) stay as they begin, averages of the others: the model "
+            "cannot learn what they mean",
+            ", ".join(untaught),
+        )
 
 
 def finished(state: TrainState, recipe: Recipe) -> str | None:
@@ -183,6 +201,7 @@ class Loop:
         with contextlib.closing(updates(planned, data, *place)) as stream:
             while finished(state, recipe) is None and stopped is None:
                 self._update(next(stream))
+                self._compare_ranks()
                 self._validate_and_save()
                 stopped = self._signal()
         reason = finished(state, recipe)
@@ -202,8 +221,7 @@ class Loop:
         return self.ranks.largest(self.signals.received or 0) or None
 
     def _rate(self) -> float:
-        recipe = self.learner.recipe
-        return learning_rate(recipe.schedule, self.state.step, recipe.training.max_steps, recipe.model.d_model)
+        return rate_of(self.learner.recipe, self.learner.initial, self.state.step)
 
     def _update(self, update: Update) -> None:
         learner, state = self.learner, self.state
@@ -230,6 +248,17 @@ class Loop:
         self.sound = math.isfinite(report.loss) and report.nll <= learner.settings.max_nll * report.target_tokens
         if state.step % learner.recipe.training.log_every_steps == 0:
             state.window = self.metrics.flush(state.window, state.step, state.epoch, self._rate())
+
+    def _compare_ranks(self) -> None:
+        """Where it is time for it, compare the weights of all ranks."""
+        every = self.learner.recipe.training.checksum_every_steps
+        if every is not None and self.state.step % every == 0:
+            self._agree()
+
+    def _agree(self) -> None:
+        """Raise TrainingError, on all ranks, when their weights are not the same; pieces of a model differ anyway."""
+        if not is_shared_out(self.learner.core):
+            self.ranks.agree(self.learner.parameters, self.state.step)
 
     def _tell_halvings(self, report: StepReport, update: Update) -> None:
         """Count the batches that did not fit into memory."""
@@ -344,8 +373,7 @@ class Loop:
     def _save(self) -> None:
         self.state.seconds = perf_counter() - self.began
         with self.metrics.paused():
-            if not is_shared_out(self.learner.core):
-                self.ranks.agree(self.learner.parameters, self.state.step)
+            self._agree()
             weights, tensors = contents(self.learner, self.ranks)
             self.ranks.lead(lambda: save(self.learner, self.state, self.run, weights, tensors))
         self.metrics.event("save", step=self.state.step)
