@@ -1,6 +1,9 @@
 """A run that was stopped and continued is the uninterrupted run, bit for bit; and what may change in between."""
 
+import os
+import random
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -92,6 +95,35 @@ def test_lost_updates_are_done_again(runs: Runs, uninterrupted: Any, monkeypatch
     assert last_of_each(events(run, "train", "valid")) == last_of_each(
         events(uninterrupted("moving average"), "train", "valid")
     )
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="the killed process is a fork of this one")
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
+def test_interrupted_at_random_moments(runs: Runs, uninterrupted: Any, number: signal.Signals) -> None:
+    """A quick form of tests/benchmarks/kill_resume.py: real processes, saving after each update, saves included."""
+    settings = sections(runs.corpus, "moving average", save_every_steps=1)
+    run, chance, codes = RunFolder(Path(runs.recipe(**settings).run_dir)), random.Random(1), []
+
+    def saves() -> int:
+        return len(events(run, "save")) if run.metrics.exists() else 0
+
+    while not codes or codes[-1] != 0:
+        before = saves()
+        child = os.fork()
+        if child == 0:
+            try:
+                os._exit(128 + (pipeline.train(runs.recipe(**settings)).signal_number or -128))
+            except BaseException:
+                os._exit(1)
+        while saves() < before + 2 and not os.waitid(os.P_PID, child, os.WEXITED | os.WNOHANG | os.WNOWAIT):
+            time.sleep(0.001)
+        time.sleep(chance.uniform(0, 0.03))
+        os.kill(child, number)
+        codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    expected = -number if number == signal.SIGKILL else 128 + number
+    assert set(codes) == {expected, 0}
+    assert len(events(run, "resume")) == len(codes) - 1
+    assert_same(run, uninterrupted("moving average"), STEPS)
 
 
 def test_stopped_inside_a_validation(runs: Runs, uninterrupted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -193,6 +225,7 @@ def other_values(name: str) -> dict[str, Any]:
         "evaluation": {"evaluation": {"lowercase": True}},
         "search": {"search": {"method": "greedy"}},
         "training.best_metric": {"training": {"best_metric": "loss"}},
+        "training.checksum_every_steps": {"training": {"checksum_every_steps": 2}},
         "training.keep_best": {"training": {"keep_best": 3}},
         "training.keep_last": {"training": {"keep_last": 2}},
         "training.log_every_steps": {"training": {"log_every_steps": 1}},

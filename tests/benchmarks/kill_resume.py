@@ -1,20 +1,28 @@
 """Kill training at random moments, resume each time, and compare the end with the uninterrupted run, bit for bit.
 
-    python tests/benchmarks/kill_resume.py --kills 30 --signal KILL --threads 1
+    python tests/benchmarks/kill_resume.py --by KILL --times 30 --threads 1
 
-Saves after every second update, so that many of the moments fall into a save. With --signal TERM the run stops in its
-own time instead, and each exit code must be 143. Exit code 0: equal. Takes some seconds a kill, most of them for
-starting Python.
+KILL: SIGKILL; every third kill waits for a save to begin, so that it falls into one. TERM and INT: the run stops in its
+own time, and each exit code must be 143 or 130. FULL: the disk fills up; the run must end with one error, exit code 1,
+and go on once there is room. The run folder of FULL is a small tmpfs that the script mounts; where it may not, no file
+may grow beyond a random size instead. Saves after every second update, over and over the same few checkpoints.
+
+Exit code 0: all weights, optimizer states and counters at the end are equal. Takes some seconds each time, most of them
+for starting Python.
 """
 
 import argparse
+import contextlib
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
@@ -25,6 +33,12 @@ from conftest import TinyCorpus, invent_pairs
 from toy_run import assert_same, events, toy_recipe
 
 from mtkit.folders import RunFolder
+
+DISK = 4 << 20
+"""Bytes of the small disk: tokenizer, shards and four checkpoints take a third of it."""
+
+UPDATES = 60
+"""So many for each interruption, so that the run does not come to its end before."""
 
 
 def write_corpus(folder: Path) -> TinyCorpus:
@@ -37,7 +51,7 @@ def write_corpus(folder: Path) -> TinyCorpus:
 
 
 def write_recipe(corpus: TinyCorpus, run_dir: Path, steps: int, threads: int) -> Path:
-    """A recipe file beside the run folder."""
+    """A recipe file beside the corpus."""
     training = {
         "max_steps": steps,
         "validate_every_steps": 50,
@@ -48,64 +62,165 @@ def write_recipe(corpus: TinyCorpus, run_dir: Path, steps: int, threads: int) ->
         "accumulate": 2,
         "threads": threads,
     }
-    path = run_dir.with_suffix(".yaml")
+    path = corpus.folder / f"{run_dir.name}.yaml"
     path.write_text(yaml.safe_dump(toy_recipe(corpus, run_dir, training=training).model_dump(mode="json")))
     return path
 
 
-def start(recipe: Path, log: Path) -> "subprocess.Popen[bytes]":
-    """`mtkit train` on the recipe, its log appended to a file."""
-    with open(log, "ab") as stream:
-        return subprocess.Popen([sys.executable, "-m", "mtkit", "train", str(recipe)], stderr=stream)
+@dataclass(slots=True)
+class Ordeal:
+    """A run that is interrupted over and over. `inside` counts the interruptions in a save."""
+
+    recipe: Path
+    run: RunFolder
+    log: Path
+    chance: random.Random
+    longest: float
+    inside: int = 0
+    codes: list[int] = field(default_factory=list)
+
+    def start(self, limit: int | None = None) -> "subprocess.Popen[bytes]":
+        """`mtkit train`, its log appended to a file; with a `limit`, no file may grow beyond so many bytes."""
+
+        def prepare() -> None:
+            if limit is not None:
+                resource.setrlimit(resource.RLIMIT_FSIZE, (limit, limit))
+
+        with open(self.log, "ab") as stream:
+            command = [sys.executable, "-m", "mtkit", "train", str(self.recipe)]
+            return subprocess.Popen(command, stderr=stream, preexec_fn=prepare)
+
+    def begins(self) -> int:
+        """How often training has begun."""
+        return len(events(self.run, "start", "resume")) if self.run.metrics.exists() else 0
+
+    def has_begun(self, process: "subprocess.Popen[bytes]", before: int) -> bool:
+        """Wait until training has begun once more; False when the process has ended by then."""
+        while process.poll() is None and self.begins() == before:
+            time.sleep(0.01)
+        return process.poll() is None
+
+    def saving(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self.run.checkpoints.is_dir() and any(one.suffix == ".part" for one in self.run.checkpoints.iterdir())
+
+    def by_signal(self, number: int, in_save: bool) -> str:
+        """Interrupt once; returns what happened. Raises AssertionError when it ends in another way than it should."""
+        before = self.begins()
+        process = self.start()
+        assert self.has_begun(process, before), self.told()
+        seconds = self.chance.uniform(0, self.longest)
+        time.sleep(seconds)
+        while in_save and process.poll() is None and not self.saving():
+            pass
+        process.send_signal(number)
+        code = process.wait()
+        self.codes.append(code)
+        expected = -number if number == signal.SIGKILL else 128 + number
+        assert code == expected, f"exit code {code}\n{self.told()}"
+        left = self.saving()
+        self.inside += left
+        return f"{seconds:.3f} s into training{', inside a save' if left else ''}"
+
+    def by_full_disk(self, fill: Callable[[int], None], empty: Callable[[], None], limited: bool) -> str:
+        """Let the disk fill up once; returns what happened. Raises AssertionError as `by_signal` does."""
+        before, room = self.begins(), self.chance.randrange(1, 150_000)
+        saved = self.run.steps()
+        process = self.start(max(room, 4096 + self.size_of_log()) if limited else None)
+        if not limited:
+            assert self.has_begun(process, before), self.told()
+            time.sleep(self.chance.uniform(0, self.longest))
+            fill(room)
+        code = process.wait(300)
+        empty()
+        self.codes.append(code)
+        assert code == 1, f"exit code {code}\n{self.told()}"
+        told = [line for line in self.told().split("\n") if line.startswith("mtkit: error:")][-1]
+        assert "No space left" in told or "File too large" in told, told
+        self.inside += "the checkpoint cannot be written" in told
+        assert not saved or self.run.steps()[-1] >= saved[-1], "the last good checkpoint is gone"
+        return f"with {room:,} bytes of room: {told.partition('error: ')[2][:90]}"
+
+    def size_of_log(self) -> int:
+        """What is never to fail for want of room: the files that only grow."""
+        grown = [self.run.metrics, self.log]
+        return max((path.stat().st_size for path in grown if path.exists()), default=0)
+
+    def told(self) -> str:
+        """All that the runs have said."""
+        return self.log.read_text(encoding="utf-8")
 
 
-def live_a_while(process: "subprocess.Popen[bytes]", run: RunFolder, seconds: float) -> bool:
-    """Wait until this process has begun to train, and so many seconds more; False when it has ended by then."""
-    begun = len(events(run, "start", "resume")) if run.metrics.exists() else 0
-    while process.poll() is None and (not run.metrics.exists() or len(events(run, "start", "resume")) == begun):
-        time.sleep(0.01)
-    time.sleep(seconds)
-    return process.poll() is None
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Iterator[bool]:
+    """Mount a tmpfs of `DISK` bytes there; False where that is not allowed."""
+    folder.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={DISK}", "none", str(folder)]
+    try:
+        mounted = subprocess.run(command, stderr=subprocess.DEVNULL, check=False).returncode == 0
+    except OSError:
+        mounted = False
+    try:
+        yield mounted
+    finally:
+        if mounted:
+            subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def fill(ballast: Path, room: int) -> None:
+    """Write a file that leaves `room` bytes of its disk free."""
+    with contextlib.suppress(OSError), open(ballast, "wb", buffering=0) as stream:
+        while True:
+            state = os.statvfs(ballast.parent)
+            size = min(1 << 16, state.f_bavail * state.f_frsize - room)
+            if size <= 0:
+                return
+            stream.write(bytes(size))
 
 
 def main() -> int:
     """Run the comparison; returns the exit code."""
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("--kills", type=int, default=30, help="how often training is killed (default 30)")
-    options.add_argument("--signal", choices=["KILL", "TERM", "INT"], default="KILL", help="by which signal")
+    options.add_argument("--by", choices=["KILL", "TERM", "INT", "FULL"], default="KILL", help="what interrupts it")
+    options.add_argument("--times", type=int, default=30, help="how often it is interrupted (default 30)")
     options.add_argument("--threads", type=int, default=1, help="CPU threads (default 1)")
-    options.add_argument("--longest", type=float, default=0.6, help="most seconds of training between two kills")
+    options.add_argument("--longest", type=float, default=0.6, help="most seconds of training before it (0.6)")
     options.add_argument("--seed", type=int, default=1, help="seed of the moments")
     chosen = options.parse_args()
-    number = getattr(signal, f"SIG{chosen.signal}")
-    chance = random.Random(chosen.seed)
     os.environ["OMP_NUM_THREADS"] = str(chosen.threads)
-    with tempfile.TemporaryDirectory() as name:
+    steps = UPDATES * chosen.times
+    with tempfile.TemporaryDirectory() as name, small_disk(Path(name) / "disk") as mounted:
         folder = Path(name)
-        corpus, log = write_corpus(folder / "data"), folder / "log"
-        steps = 40 * chosen.kills
-        whole, run = RunFolder(folder / "whole"), RunFolder(folder / "run")
-        recipe = write_recipe(corpus, run.path, steps, chosen.threads)
-        done = 0
-        while done < chosen.kills:
-            process = start(recipe, log)
-            seconds = chance.uniform(0, chosen.longest)
-            if not live_a_while(process, run, seconds):
-                print(f"the run ended by itself, with code {process.returncode}, after {done} kills")
-                break
-            process.send_signal(number)
-            code = process.wait()
-            done += 1
-            print(f"kill {done}: {seconds:.3f} s into training, code {code}, checkpoints {run.steps()}", flush=True)
-            if number != signal.SIGKILL and code not in (0, 128 + number):
-                print(log.read_text(encoding="utf-8"))
-                return 1
-        for path in (recipe, write_recipe(corpus, whole.path, steps, chosen.threads)):
-            if start(path, log).wait():
-                print(log.read_text(encoding="utf-8"))
-                return 1
-        assert_same(run, whole, steps)
-        print(f"equal after {steps} updates and {done} kills; resumed at {[r['step'] for r in events(run, 'resume')]}")
+        corpus, chance = write_corpus(folder / "data"), random.Random(chosen.seed)
+        place = folder / "disk" if mounted and chosen.by == "FULL" else folder
+        runs = [RunFolder(place / "run"), RunFolder(folder / "whole")]
+        ordeal, whole = (
+            Ordeal(
+                recipe=write_recipe(corpus, run.path, steps, chosen.threads),
+                run=run,
+                log=folder / f"{run.path.name}.log",
+                chance=chance,
+                longest=chosen.longest,
+            )
+            for run in runs
+        )
+        assert whole.start().wait() == 0, whole.told()
+        ballast = place / "ballast"
+        for time_ in range(1, chosen.times + 1):
+            if chosen.by == "FULL":
+                empty = lambda: ballast.unlink(missing_ok=True)  # noqa: E731
+                happened = ordeal.by_full_disk(lambda room: fill(ballast, room), empty, limited=not mounted)
+            else:
+                happened = ordeal.by_signal(getattr(signal, f"SIG{chosen.by}"), chosen.by == "KILL" and time_ % 3 == 0)
+            print(f"{chosen.by} {time_}: {happened}, checkpoints {ordeal.run.steps()}", flush=True)
+        assert ordeal.start().wait() == 0, ordeal.told()
+        assert_same(ordeal.run, whole.run, steps)
+        resumed = [row["step"] for row in events(ordeal.run, "resume")]
+        disk = ("small tmpfs" if mounted else "limit to the size of files") if chosen.by == "FULL" else "usual disk"
+        print(
+            f"equal after {steps} updates, {chosen.times} x {chosen.by} ({ordeal.inside} inside a save), "
+            f"{chosen.threads} threads, {disk}; resumed at {resumed}"
+        )
     return 0
 
 
