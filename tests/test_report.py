@@ -24,8 +24,8 @@ from mtkit.files import append_json_line, read_json, read_json_lines, read_lines
 from mtkit.folders import RunFolder
 from mtkit.heatmaps.record import Recorder
 from mtkit.recipe import Recipe
-from mtkit.report.build import Options, build, embedded
-from mtkit.report.chart import axes, draw, nice_ticks
+from mtkit.report.build import TABLE_ROWS, Options, build, embedded
+from mtkit.report.chart import BOTTOM, HEIGHT, TOP, axes, draw, nice_ticks
 from mtkit.report.facts import gather, samples, status
 from mtkit.report.series import MOST_POINTS, Curve, Panel, panels, read_history, standing, thinned
 from mtkit.report.watch import BUDGET
@@ -348,7 +348,11 @@ def test_every_curve_stays_inside_its_chart(values: list[float], log: bool) -> N
     for step, value in enumerate(values):
         assert min(x.start, x.end) - 1e-6 <= x.place(step) <= max(x.start, x.end) + 1e-6
         assert min(y.start, y.end) - 1e-6 <= y.place(value) <= max(y.start, y.end) + 1e-6
-    assert "nan" not in draw(panel)
+    picture = draw(panel)
+    assert "nan" not in picture
+    for height in map(float, re.findall(r'<line x1="46" x2="368" y1="([^"]+)"', picture)):
+        assert TOP <= height <= HEIGHT - BOTTOM, "a grid line outside the chart"
+    assert picture.count("<line") > 2
 
 
 def test_values_that_are_no_numbers_are_left_out() -> None:
@@ -364,6 +368,16 @@ def test_samples_over_time_are_bounded() -> None:
     assert len(found) == 12
     assert all(len(sentences) == 4 for _, sentences in found)
     assert samples([{"event": "samples", "step": 1, "samples": [[1, 2, 3], "x", ["a"]]}], 4, 12) == []
+
+
+def test_tables_of_long_runs_are_bounded(run: RunFolder) -> None:
+    with open(run.metrics, "a", encoding="utf-8") as stream:
+        for step in range(13, 1000):
+            for kind in ("valid", "skip"):
+                stream.write(json.dumps({"event": kind, "step": step, "bleu": step / 50, "nll": 1.0}) + "\n")
+    page = page_of(run)
+    assert page.count("tr") < 2 * TABLE_ROWS + 60
+    assert "best validation BLEU\n      19.98 at step 999" in re.sub(r"\n\s*\n\s*", "\n      ", page.text)
 
 
 def test_status_tells_how_a_run_ended() -> None:

@@ -22,6 +22,8 @@ from mtkit.report.series import Event, Panel, panels
 
 SAMPLES, SAMPLE_STEPS, SAMPLE_CHARACTERS = 8, 12, 600
 """Of the validation samples: sentences, points in time, and characters of a text that are shown."""
+TABLE_ROWS = 200
+"""Most rows of the tables of validations and events."""
 _NOTABLE = ("start", "resume", "skip", "spike", "oom", "end")
 _UNSAFE = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
 
@@ -44,7 +46,7 @@ def build(folder: Path, options: Options) -> str:
 
         sentences = watch(facts, options.sentences, options.device)
     drawn = panels(facts.events)
-    script, style = _asset("page.js"), _asset("page.css")
+    script, style = _asset("charts.js") + _asset("attention.js"), _asset("page.css")
     words, complete = status(facts.events)
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     environment.filters |= {"thousands": lambda number: f"{number:,}", "share": _share, "cut": _cut}
@@ -55,8 +57,8 @@ def build(folder: Path, options: Options) -> str:
         tiles=_tiles(facts),
         scores=scores,
         charts=[{"panel": panel, "svg": Markup(draw(panel))} for panel in drawn],
-        validations=[row for row in facts.events if row.get("event") == "valid"],
-        notable=[_notable(row) for row in facts.events if row.get("event") in _NOTABLE],
+        validations=_spread([row for row in facts.events if row.get("event") == "valid"]),
+        notable=[_notable(row) for row in facts.events if row.get("event") in _NOTABLE][-TABLE_ROWS:],
         samples=_by_sentence(facts.events),
         sentences=sentences,
         why=WHY,
@@ -125,6 +127,13 @@ def _notable(row: Event) -> tuple[str, str, int, str]:
         if key not in hidden
     ]
     return str(row.get("time", "")), str(row["event"]), row["step"], ", ".join(said)
+
+
+def _spread(rows: list[Event]) -> list[Event]:
+    """At most `TABLE_ROWS` of the rows, evenly spread, first and last among them."""
+    if len(rows) <= TABLE_ROWS:
+        return rows
+    return [rows[round(place * (len(rows) - 1) / (TABLE_ROWS - 1))] for place in range(TABLE_ROWS)]
 
 
 def _by_sentence(events: list[Event]) -> list[dict[str, Any]]:

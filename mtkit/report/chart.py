@@ -20,6 +20,7 @@ class Axis:
     high: float
     start: float
     end: float
+    ticks: Sequence[float]
     log: bool = False
 
     def place(self, value: float) -> float:
@@ -52,15 +53,14 @@ def axes(panel: Panel) -> tuple[Axis, Axis]:
     steps = [step for curve in panel.curves for step, _ in curve.points]
     values = [value for curve in panel.curves for _, value in curve.points]
     first, last = min(0, *steps), max(1, *steps)
-    log = panel.log and min(values) > 0
-    if log:
-        low, high = min(values), max(values)
+    x = Axis(first, last, LEFT, WIDTH - RIGHT, [tick for tick in nice_ticks(first, last) if first <= tick <= last])
+    low, high = min(values), max(values)
+    if panel.log and low > 0:
         if high < low * 1.5:
             low, high = low / 1.25, high * 1.25
-    else:
-        ticks = nice_ticks(min(0.0, *values) if min(values) < max(values) * 0.6 else min(values), max(values))
-        low, high = ticks[0], ticks[-1]
-    return Axis(first, last, LEFT, WIDTH - RIGHT), Axis(low, high, HEIGHT - BOTTOM, TOP, log)
+        return x, Axis(low, high, HEIGHT - BOTTOM, TOP, _log_ticks(low, high), log=True)
+    ticks = nice_ticks(min(0.0, low) if low < high * 0.6 else low, high)
+    return x, Axis(ticks[0], ticks[-1], HEIGHT - BOTTOM, TOP, ticks)
 
 
 def nice_ticks(low: float, high: float) -> list[float]:
@@ -80,31 +80,26 @@ def nice_ticks(low: float, high: float) -> list[float]:
 
 
 def _log_ticks(low: float, high: float) -> list[float]:
-    """Powers of ten, with 2 and 5 times them where there are few."""
+    """Powers of ten within the range; where these are few, 2 and 5 times them too; or else round numbers."""
     factors = (1, 2, 5) if high / low < 500 else (1,)
     exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
     ticks = [factor * 10.0**exponent for exponent in exponents for factor in factors]
-    return [tick for tick in ticks if low <= tick <= high]
-
-
-def _y_ticks(axis: Axis) -> list[float]:
-    return _log_ticks(axis.low, axis.high) if axis.log else nice_ticks(axis.low, axis.high)
+    inside = [tick for tick in ticks if low <= tick <= high]
+    return inside if len(inside) > 1 else [tick for tick in nice_ticks(low, high) if low <= tick <= high]
 
 
 def _horizontal(y: Axis) -> str:
-    lines = (round(y.place(tick), 1) for tick in _y_ticks(y))
+    lines = (round(y.place(tick), 1) for tick in y.ticks)
     return "".join(f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{at:g}" y2="{at:g}"/>' for at in lines)
 
 
 def _labels(x: Axis, y: Axis) -> str:
     texts = [
-        f'<text x="{LEFT - 6}" y="{y.place(tick) + 3.5:.1f}" text-anchor="end">{short(tick)}</text>'
-        for tick in _y_ticks(y)
+        f'<text x="{LEFT - 6}" y="{y.place(tick) + 3.5:.1f}" text-anchor="end">{short(tick)}</text>' for tick in y.ticks
     ]
-    for tick in nice_ticks(x.low, x.high):
-        if tick <= x.high:
-            anchor = "end" if tick == x.high else "start" if tick == x.low else "middle"
-            texts.append(f'<text x="{x.place(tick):.1f}" y="{HEIGHT - 7}" text-anchor="{anchor}">{short(tick)}</text>')
+    for tick in x.ticks:
+        anchor = "end" if tick == x.high else "start" if tick == x.low else "middle"
+        texts.append(f'<text x="{x.place(tick):.1f}" y="{HEIGHT - 7}" text-anchor="{anchor}">{short(tick)}</text>')
     return "".join(texts)
 
 

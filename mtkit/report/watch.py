@@ -75,8 +75,11 @@ def _read(corpus: Corpus, root: Path) -> list[Candidate]:
 
 def _documents(recorder: Recorder, candidates: list[Candidate], count: int) -> Iterator[dict[str, Any]]:
     """Yield the sentences, from evenly spread places of the corpus, as long as they fit into the budget."""
-    encode = recorder.tokenizers.source.encode
-    fitting = [one for one in candidates if LEAST_TOKENS <= len(encode(one.source)) <= MOST_TOKENS] or candidates
+    lengths = [len(ids) for ids in recorder.tokenizers.source.encode_batch([one.source for one in candidates])]
+    fitting = [one for one, length in zip(candidates, lengths, strict=True) if LEAST_TOKENS <= length <= MOST_TOKENS]
+    if not fitting:
+        shortest = sorted(range(len(candidates)), key=lengths.__getitem__)
+        fitting = [candidates[index] for index in shortest if lengths[index]][:count]
     places = np.linspace(0, len(fitting) - 1, min(count, len(fitting)), dtype=int).tolist() if fitting else []
     left = BUDGET
     for number, place in enumerate(places):
