@@ -29,6 +29,7 @@ from mtkit.folders import (
     find_model,
     read_lineage,
     seal,
+    weights_sha256,
 )
 from mtkit.model.transformer import Transformer
 from mtkit.recipe import Recipe
@@ -89,8 +90,10 @@ def load_model(folder: str | Path, device: torch.device) -> tuple[Transformer, R
     recipe = Recipe.load(home / RECIPE_FILE)
     tokenizers = Tokenizers.load(home)
     _check_tokenizer(weights_path.parent, home, tokenizers)
+    weights = load_tensors(weights_path)
+    _check_weights(weights_path)
     model = build_model(recipe, tokenizers)
-    set_weights(model, load_tensors(weights_path), weights_path)
+    set_weights(model, weights, weights_path)
     return model.to(device).eval(), recipe, tokenizers
 
 
@@ -103,9 +106,25 @@ def _check_tokenizer(folder: Path, home: Path, tokenizers: Tokenizers) -> None:
     else:
         return
     if expected != tokenizers.sha256:
+        names = " and ".join(str(path) for path, _ in tokenizers.files(home))
         raise ModelError(
-            f"{folder}: its weights belong to the tokenizer with SHA-256 {expected}, {home} holds {tokenizers.sha256}",
-            "weights, recipe and tokenizer must come from one run",
+            f"{folder / WEIGHTS_FILE} and {names} do not belong together: the weights belong to the tokenizer with "
+            f"SHA-256 {expected}, this one has {tokenizers.sha256}",
+            "weights, recipe and tokenizer must come from one run; copy the model folder whole",
+        )
+
+
+def _check_weights(path: Path) -> None:
+    """Raise ModelError when the weights are not those that the papers beside them tell of."""
+    expected = weights_sha256(path.parent)
+    if expected is None:
+        return
+    found = sha256_file(path)
+    if found != expected:
+        papers = path.with_name(LINEAGE_FILE if path.with_name(LINEAGE_FILE).is_file() else STATE_FILE)
+        raise ModelError(
+            f"{path} and {papers} do not belong together: the weights' SHA-256 is {found}, there it is {expected}",
+            "the weights are damaged or were replaced; copy the folder whole, or make it again: mtkit average RUN",
         )
 
 
@@ -134,7 +153,7 @@ def set_weights(model: nn.Module, weights: Mapping[str, Tensor], origin: str | o
 def load_tensors(path: Path) -> dict[str, Tensor]:
     """All tensors of a safetensors file, on the CPU. Raises ModelError when it is missing or damaged."""
     if not path.is_file():
-        raise ModelError(f"{path}: no such file")
+        raise ModelError(f"{path}: no such file", "copy the model folder whole")
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:

@@ -1,9 +1,10 @@
 """What a model is: languages, sizes, architecture, training, scores, hashes. Reads headers and no weights."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from mtkit.data.report import REPORT_FILE
 from mtkit.errors import DataError, ModelError
 from mtkit.figures import duration, size
 from mtkit.files import read_json, sha256_file
@@ -76,14 +77,15 @@ def _history(folder: Path) -> dict[str, Any]:
         lineage = read_lineage(folder)
         scores = [row for row in lineage.get("scores", ()) if row]
         steps, seconds, tokens = lineage.get("steps"), lineage.get("seconds"), lineage.get("target_tokens")
-        hashes = {name: lineage.get(f"{name}_sha256") for name in ("weights", "tokenizer", "recipe", "corpora")}
+        names = ("files", "corpora", "tokenizer", "shards", "checkpoints", "weights", "recipe")
+        hashes = {name: lineage.get(f"{name}_sha256") for name in names}
     elif (folder / STATE_FILE).is_file():
         state = checkpoint_state(folder)
         row = read_scores(folder)
         scores = [row] if row else []
         steps, seconds, tokens = [state["step"]], state["train"]["seconds"], state["train"]["target_tokens"]
-        hashes = {"weights": state["sha256"][WEIGHTS_FILE], "corpora": None}
-        hashes |= {"tokenizer": state["tokenizer_sha256"], "recipe": state["recipe_sha256"]}
+        hashes = {"files": None, "corpora": None, "checkpoints": None, "weights": state["sha256"][WEIGHTS_FILE]}
+        hashes |= {name: state.get(f"{name}_sha256") for name in ("tokenizer", "shards", "recipe")}
     else:
         raise ModelError(f"{folder}: has neither {LINEAGE_FILE} nor {STATE_FILE}", "copy the model folder whole")
     return {
@@ -109,8 +111,12 @@ def _tests(folder: Path, weights_sha256: str | None) -> dict[str, Any]:
     return dict(document.get("tests", {}))
 
 
-def verify(folder: Path) -> None:
-    """Raise ModelError, naming the file, when weights or tokenizer are not those that were written."""
+def verify(folder: Path) -> dict[str, str]:
+    """Compare hashes: of weights and tokenizer, and in a run folder of shards and test translations.
+
+    Returns for each file of the corpora how it is now: unchanged, changed or not here (paths start at the recipe's
+    data.root). Raises ModelError, naming the two files, where one is not what the other says.
+    """
     weights_path, home = _find(folder)
     model = weights_path.parent
     if (model / LINEAGE_FILE).is_file():
@@ -131,11 +137,41 @@ def verify(folder: Path) -> None:
             f"{expected.get('tokenizer_sha256')}",
             "weights and tokenizer must come from one run; copy the model folder whole",
         )
+    _verify_run(weights_path, expected)
+    root = Path(Recipe.load(home / RECIPE_FILE).data.root)
+    return {name: _state_of(root / name, sha256) for name, sha256 in (expected.get("files_sha256") or {}).items()}
+
+
+def _verify_run(weights_path: Path, expected: Mapping[str, Any]) -> None:
+    """Raise ModelError where shards or test translations of the run that a model lies in do not belong to it."""
+    model = weights_path.parent
+    run = RunFolder(model.absolute().parent if (model / LINEAGE_FILE).is_file() else model.absolute().parent.parent)
+    report = run.shards / REPORT_FILE
+    trained_on = expected.get("shards_sha256")
+    if trained_on is not None and report.is_file() and sha256_file(report) != trained_on:
+        raise ModelError(
+            f"{report} and {weights_path} do not belong together: the shards are not those of the training",
+            "make them again from the old text with: mtkit binarize RECIPE",
+        )
+    for test in _tests(model, sha256_file(weights_path)).values():
+        for name, sha256 in test.get("sha256", {}).items():
+            path = run.path / name
+            if name.startswith(f"{run.test.name}/") and path.is_file() and sha256_file(path) != sha256:
+                raise ModelError(
+                    f"{path} and {run.scores} do not belong together: the score is of another translation",
+                    "translate and score again with: mtkit run RECIPE --from test --force",
+                )
+
+
+def _state_of(path: Path, sha256: str) -> str:
+    if not path.is_file():
+        return "not here"
+    return "unchanged" if sha256_file(path) == sha256 else "changed since"
 
 
 def render(facts: Mapping[str, Any]) -> str:
     """The facts of `describe` as lines for people."""
-    languages, vocabulary, hashes = facts["languages"], facts["vocabulary"], facts["sha256"]
+    languages, vocabulary = facts["languages"], facts["vocabulary"]
     sizes = f"joint, {vocabulary['source']:,} entries"
     if not vocabulary["joint"]:
         sizes = f"source {vocabulary['source']:,}, target {vocabulary['target']:,} entries"
@@ -151,14 +187,7 @@ def render(facts: Mapping[str, Any]) -> str:
         ("training", _training(facts)),
         *(("validation", _validation(row)) for row in facts["validation"]),
         *(("test", line) for name, row in facts["test"].items() for line in _test(name, row)),
-        ("weights", f"sha256 {hashes['weights']}"),
-        ("tokenizer", f"sha256 {hashes['tokenizer']}" + _note(hashes["tokenizer_is_as_trained"])),
-        ("recipe", f"sha256 {hashes['recipe']}" + _note(hashes["recipe_is_as_trained"])),
-        *(
-            ("corpus", f"{name}: {side} sha256 {value}")
-            for name, sides in (hashes["corpora"] or {}).items()
-            for side, value in sides.items()
-        ),
+        *_chain(facts),
         *(("file", f"{name}, {size(count)}") for name, count in facts["files"].items()),
     ]
     width = max(len(label) for label, _ in rows)
@@ -167,6 +196,30 @@ def render(facts: Mapping[str, Any]) -> str:
         lines.append(f"{'' if label == last else label:<{width}}  {text}")
         last = label
     return "\n".join(lines)
+
+
+def _chain(facts: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """From the files of the corpora to the test scores, each with the hash by which the next one knows it."""
+    hashes = facts["sha256"]
+    for name, value in (hashes["files"] or {}).items():
+        yield "corpus file", f"{name}: sha256 {value}" + _now(facts.get("corpus_files", {}).get(name))
+    for name, sides in (hashes["corpora"] or {}).items():
+        for side, value in sides.items():
+            yield "corpus text", f"{name}: {side} sha256 {value}"
+    yield "tokenizer", f"sha256 {hashes['tokenizer']}" + _note(hashes["tokenizer_is_as_trained"])
+    if hashes["shards"]:
+        yield "shards", f"sha256 of their report {hashes['shards']}"
+    for step, value in zip(facts["steps"] or (), hashes["checkpoints"] or (), strict=False):
+        yield "checkpoint", f"step {step:,}: sha256 {value}"
+    yield "weights", f"sha256 {hashes['weights']}"
+    yield "recipe", f"sha256 {hashes['recipe']}" + _note(hashes["recipe_is_as_trained"])
+    for row in facts["test"].values():
+        for name, value in row.get("sha256", {}).items():
+            yield "test file", f"{name}: sha256 {value}"
+
+
+def _now(state: str | None) -> str:
+    return f" ({state})" if state else ""
 
 
 def _note(as_trained: bool) -> str:
@@ -183,7 +236,7 @@ def _architecture(model: Mapping[str, Any]) -> str:
         f"Transformer, {model['encoder_layers']} + {model['decoder_layers']} layers, d_model {model['d_model']}, "
         f"{model['heads']} heads, d_ff {model['d_ff']}, {model['norm']}-norm, {model['activation']}, "
         f"positions {model['positions']}, dropout {model['dropout']:g}, "
-        f"embeddings: {sharing[model['share_embeddings']]}"
+        f"embeddings: {sharing[model['share_embeddings']]}{', output bias' if model['output_bias'] else ''}"
     )
 
 

@@ -150,7 +150,10 @@ def checkpoint_state(folder: Path) -> dict[str, Any]:
     check_format(path, state)
     own = state.pop("state_sha256", None)
     if own != fingerprint(state):
-        raise ModelError(f"{path}: its contents do not match their hash; the checkpoint is damaged")
+        raise ModelError(
+            f"{path}: its contents do not match their hash; the checkpoint is damaged",
+            f"take another checkpoint; this one can be deleted: {folder}",
+        )
     return state
 
 
@@ -191,8 +194,21 @@ def _read_document(path: Path, what: str) -> dict[str, Any]:
     except DataError as error:
         raise ModelError(error.message, f"{path.parent} is not whole; take another one, or restore the file") from None
     if not isinstance(document, dict):
-        raise ModelError(f"{path}: is not {what}")
+        raise ModelError(f"{path}: is not {what}", f"{path.parent} is not whole; take another one, or restore the file")
     return document
+
+
+def weights_sha256(folder: Path) -> str | None:
+    """What the papers of a model, run or checkpoint folder say its weights' SHA-256 is; None when there are none.
+
+    Raises ModelError when there is no model, or its papers are damaged.
+    """
+    place = find_model(folder)[0].parent
+    if (place / LINEAGE_FILE).is_file():
+        return read_lineage(place).get("weights_sha256")
+    if (place / STATE_FILE).is_file():
+        return str(checkpoint_state(place)["sha256"][WEIGHTS_FILE])
+    return None
 
 
 def check_format(path: Path, document: Mapping[str, Any]) -> None:
@@ -257,7 +273,7 @@ def read_tensor_table(path: Path) -> dict[str, TensorInfo]:
         table = {name: TensorInfo(row["dtype"], tuple(row["shape"])) for name, row in header.items()}
         end = 8 + length + max((row["data_offsets"][1] for row in header.values()), default=0)
     except FileNotFoundError:
-        raise ModelError(f"{path}: no such file") from None
+        raise ModelError(f"{path}: no such file", "copy the model folder whole") from None
     except (OSError, ValueError, TypeError, KeyError, IndexError, AttributeError):
         raise ModelError(f"{path}: cannot be read as safetensors", "the file is damaged") from None
     if end != size:

@@ -5,7 +5,7 @@ Torch-free, stands on row 2. No line that is written here holds a line separator
 
 import json
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from mtkit.errors import DataError
@@ -19,7 +19,7 @@ _RISKY_IN_JSON = re.compile("[\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
 OUTPUT_KEYS = frozenset([
     "line", "status", "source", "source_pieces", "parts", "unknown_tokens", "cut_tokens", "n_best", "text", "score",
     "normalized_score", "log_probability", "finished", "repeats", "tokens", "token_log_probabilities",
-    "end_log_probabilities", "alignment",
+    "end_log_probabilities", "alignment", "models_sha256",
 ])
 # fmt: on
 """What `json_line` writes besides `id`; keys of the input by these names give way."""
@@ -44,11 +44,11 @@ def n_best_lines(translation: Translation) -> str:
     return "".join(lines)
 
 
-def json_line(translation: Translation) -> str:
+def json_line(translation: Translation, models_sha256: Sequence[str] = ()) -> str:
     """One JSON object on one line; `mtkit translate --help` lists its keys.
 
     The keys of the input come first and unchanged, `id` among them; where one has the name of an output key, the
-    output key stands.
+    output key stands. `models_sha256` are the hashes of the weights that have translated.
     """
     record: dict[str, Any] = {"id": translation.number - 1}
     record.update(translation.line.extra)
@@ -61,6 +61,7 @@ def json_line(translation: Translation) -> str:
     record["cut_tokens"] = translation.cut_tokens
     record.update(_fields(translation.hypotheses[0]))
     record["n_best"] = [_fields(hypothesis) for hypothesis in translation.hypotheses]
+    record["models_sha256"] = list(models_sha256)
     return dump_json_line(record)
 
 

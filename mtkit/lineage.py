@@ -21,6 +21,14 @@ def fingerprint(value: Any) -> str:
     return hashlib.sha256(text.encode("utf-8")).hexdigest()
 
 
+def text_sha256(lines: Iterable[str]) -> str:
+    """Hex SHA-256 of lines of text, each with an LF: that of the file, where it is plain text with LF throughout."""
+    digest = hashlib.sha256()
+    for line in lines:
+        digest.update(line.encode("utf-8", "surrogatepass") + b"\n")
+    return digest.hexdigest()
+
+
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
     """The dotted keys at which two nested mappings differ, each with its old and new value.
 

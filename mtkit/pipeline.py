@@ -14,27 +14,35 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
-from mtkit.average import check_alike, mean, select
-from mtkit.checkpoint import save_model
 from mtkit.check.run import preflight
 from mtkit.data.corpus import check_files, read_pairs
 from mtkit.data.fetch import fetch
-from mtkit.data.report import Report
-from mtkit.errors import DataError, ModelError, MtkitError
+from mtkit.errors import DataError, UsageError
 from mtkit.evaluate import MetricScore, Scores, score
 from mtkit.figures import duration
 from mtkit.files import atomic_write, read_json, sha256_file, write_json
-from mtkit.folders import RECIPE_FILE, WEIGHTS_FILE, RunFolder, check_checkpoint, read_lineage, read_scores
+from mtkit.folders import RunFolder
 from mtkit.hygiene import doubts
-from mtkit.lineage import corpus_hashes, corpus_names
+from mtkit.lineage import corpus_hashes
 from mtkit.metrics import check_setup
+from mtkit.model_stage import average
 from mtkit.ranks import Ranks, joined, local_rank
+from mtkit.reasons import all_corpora, inputs_of_test, missing_files, output_of, reasons, why_test
 from mtkit.recipe import Recipe
 from mtkit.runtime import resolve_device
 from mtkit.sections.data import Corpus
-from mtkit.stages import done, ensure_shards, ensure_tokenizer, mark, run_folder, strike_off
+from mtkit.stages import (
+    STAGES,
+    Selection,
+    ensure_shards,
+    ensure_tokenizer,
+    make_shards,
+    make_tokenizer,
+    mark,
+    run_folder,
+    strike_off,
+)
 from mtkit.text.tokenizer import Tokenizers
 from mtkit.training.board import check_board
 from mtkit.training.resume import compare_recipe, locked
@@ -62,25 +70,36 @@ def train(recipe: Recipe, *, fresh: bool = False) -> Outcome:
     """
     device = resolve_device(recipe.training.device, local_rank())
     with orderly_end(), joined(device) as ranks, _locked_by_leader(run_folder(recipe), ranks):
-        return _train(recipe, fresh, ranks)
+        outcome = _train(recipe, fresh, ranks, Selection())
+    assert outcome is not None
+    return outcome
 
 
 @contextmanager
 def _locked_by_leader(run: RunFolder, ranks: Ranks) -> Iterator[None]:
-    """Rank 0 holds the lock of the run folder, for all ranks."""
-    with ExitStack() as stack:
-        ranks.lead(lambda: stack.enter_context(locked(run)))
-        yield
+    """Rank 0 holds the lock of the run folder, for all ranks. When nothing was made in a new one, it goes again."""
+    created = not run.path.exists()
+    try:
+        with ExitStack() as stack:
+            ranks.lead(lambda: stack.enter_context(locked(run)))
+            yield
+    except BaseException:
+        lock = run.path / "lock"
+        if ranks.leads and created and run.path.is_dir() and [*run.path.iterdir()] == [lock]:
+            lock.unlink()
+            run.path.rmdir()
+        raise
 
 
-def _train(recipe: Recipe, fresh: bool, ranks: Ranks) -> Outcome:
+def _train(recipe: Recipe, fresh: bool, ranks: Ranks, selection: Selection) -> Outcome | None:
+    """Training and what comes before it, as far as selected."""
     if not ranks.leads:
         logging.getLogger("mtkit").setLevel(logging.ERROR)
-    tokenizers = ranks.lead(lambda: _prepare(recipe, fresh))
-    return train_model(recipe, tokenizers, ranks)
+    tokenizers = ranks.lead(lambda: _prepare(recipe, fresh, selection))
+    return train_model(recipe, tokenizers, ranks) if selection.has("train") else None
 
 
-def _prepare(recipe: Recipe, fresh: bool) -> Tokenizers:
+def _prepare(recipe: Recipe, fresh: bool, selection: Selection) -> Tokenizers:
     """All that comes before training: checks, tokenizer, shards."""
     run = run_folder(recipe)
     if recipe.training.tensorboard:
@@ -88,104 +107,47 @@ def _prepare(recipe: Recipe, fresh: bool) -> Tokenizers:
     if fresh:
         clear(run)
     compare_recipe(run, recipe)
+    if not run.steps() and not missing_files(recipe):
+        preflight(recipe)
     if recipe.data.valid:
         check_setup(recipe.evaluation.model_copy(update={"metrics": ("bleu",)}), recipe.languages.target)
-    if not run.steps():
-        preflight(recipe)
-    tokenizers = ensure_tokenizer(recipe)
-    ensure_shards(recipe, tokenizers)
+    tokenizers = make_tokenizer(recipe) if selection.forces("tokenizer") else ensure_tokenizer(recipe)
+    if selection.forces("binarize"):
+        log.info("%s", make_shards(recipe, tokenizers).render())
+    elif selection.last != "tokenizer":
+        ensure_shards(recipe, tokenizers)
     return tokenizers
 
 
-def average(run: RunFolder, how: str, count: int) -> list[int]:
-    """Average checkpoints of a run into its model folder; returns their steps.
-
-    Raises ModelError when there are none or one is damaged, UsageError when there are too few.
-    """
-    if not run.recipe.is_file():
-        raise ModelError(f"{run.path}: is not a run folder, it has no recipe.yaml", "train first: mtkit train RECIPE")
-    recipe = Recipe.load(run.recipe)
-    folders = select(run, how, count, recipe.training.best_metric)
-    check_alike(folders)
-    states = [check_checkpoint(folder) for folder in folders]
-    tokenizers = Tokenizers.load(run.path)
-    if tokenizers.sha256 != states[0]["tokenizer_sha256"]:
-        raise ModelError(
-            f"{run.path}: its tokenizer is not the one that {folders[0].name} was trained with",
-            "put the old tokenizer back, or train again: mtkit train RECIPE --fresh",
-        )
-    steps = [int(state["step"]) for state in states]
-    names = ", ".join(map(str, steps))
-    lineage = {
-        "steps": steps,
-        "checkpoints_sha256": [state["sha256"][WEIGHTS_FILE] for state in states],
-        "scores": [read_scores(folder) for folder in folders],
-        "target_tokens": states[-1]["train"]["target_tokens"],
-        "seconds": states[-1]["train"]["seconds"],
-        "recipe_sha256": recipe.sha256(),
-        "corpora_sha256": _corpora_of(run),
-    }
-    if states[-1].get("initialized_from"):
-        lineage["initialized_from"] = states[-1]["initialized_from"]
-    if _same_model(run.model, recipe, tokenizers, lineage):
-        log.info("model: up to date (steps %s)", names)
-        return steps
-    save_model(run.model, mean(folders), recipe, tokenizers, lineage)
-    log.info("model: %s from steps %s", run.model, names)
-    return steps
-
-
-def _same_model(folder: Path, recipe: Recipe, tokenizers: Tokenizers, lineage: dict[str, Any]) -> bool:
-    """Whether a model folder is whole, and what `save_model` would write there."""
-    try:
-        there = read_lineage(folder)
-        hashes = {
-            "weights_sha256": sha256_file(folder / WEIGHTS_FILE),
-            "tokenizer_sha256": Tokenizers.load(folder).sha256,
-        }
-        same = hashes["tokenizer_sha256"] == tokenizers.sha256 and Recipe.load(folder / RECIPE_FILE) == recipe
-        return same and there == {"format": there["format"], **lineage, **hashes}
-    except (MtkitError, OSError):
-        return False
-
-
-def _corpora_of(run: RunFolder) -> dict[str, dict[str, str]]:
-    """The hashes of the text that was binarized, by part and corpus."""
-    rows = Report.load(run.shards).corpora
-    return {f"{row.part} {row.corpus}": {"source": row.source_sha256, "target": row.target_sha256} for row in rows}
-
-
-def score_tests(recipe: Recipe) -> dict[str, Scores]:
+def score_tests(recipe: Recipe, *, again: bool = False) -> dict[str, Scores]:
     """Translate every test corpus with RUN/model and score it; writes RUN/test/NAME.txt and RUN/scores.json.
 
-    What is there is read back where model, test text, search and evaluation are the same as last time.
+    What is there is read back where nothing that it comes from has changed, unless it is to be done `again`.
     """
     run = run_folder(recipe)
-    weights_sha256 = sha256_file(run.model / WEIGHTS_FILE)
-    inputs = {
-        "weights_sha256": weights_sha256,
-        "languages": recipe.languages.model_dump(mode="json"),
-        "search": recipe.search.model_dump(mode="json"),
-        "evaluation": recipe.evaluation.model_dump(mode="json"),
-        "corpora": [corpus.model_dump(mode="json", exclude={"weight"}) for corpus in recipe.data.test],
-        "files": corpus_hashes(recipe.data.test, Path(recipe.data.root)),
-    }
-    if done(run).get("test") == inputs and all(_output(run, corpus).is_file() for corpus in recipe.data.test):
+    if not again and why_test(recipe) is None:
         scores = _read_scores(run)
         if scores is not None:
             log.info("test: up to date")
             return scores
+    inputs = inputs_of_test(recipe)
     strike_off(run, "test")
     translator = Translator.load(run.model, recipe.training.device)
     scores = {corpus.name: _score_test(run, recipe, translator, corpus) for corpus in recipe.data.test}
-    tests = {name: figures.as_dict() for name, figures in scores.items()}
-    write_json(run.scores, {"weights_sha256": weights_sha256, "tests": tests})
-    mark(run, "test", inputs)
+    tests = {
+        corpus.name: {**scores[corpus.name].as_dict(), "sha256": _hashes_of_test(run, recipe, corpus)}
+        for corpus in recipe.data.test
+    }
+    write_json(run.scores, {"weights_sha256": inputs["weights_sha256"], "tests": tests})
+    mark(run, "test", inputs, [run.scores, *(output_of(run, corpus) for corpus in recipe.data.test)])
     return scores
 
 
-def _output(run: RunFolder, corpus: Corpus) -> Path:
-    return run.test / f"{corpus.name}.txt"
+def _hashes_of_test(run: RunFolder, recipe: Recipe, corpus: Corpus) -> dict[str, str]:
+    """The files that a test score compares, by their names: the translation, and the corpus as the recipe names it."""
+    output = output_of(run, corpus)
+    own = {output.relative_to(run.path).as_posix(): sha256_file(output)}
+    return own | corpus_hashes([corpus], Path(recipe.data.root))
 
 
 def _score_test(run: RunFolder, recipe: Recipe, translator: Translator, corpus: Corpus) -> Scores:
@@ -195,17 +157,17 @@ def _score_test(run: RunFolder, recipe: Recipe, translator: Translator, corpus: 
     stream = translator.translate_stream([pair.source for pair in pairs], recipe.search, tags=corpus.tags)
     hypotheses = [translation.text for translation in stream]
     log.info("test %s: %d sentences in %s", corpus.name, len(pairs), duration(time.perf_counter() - began))
-    with atomic_write(_output(run, corpus)) as file:
+    with atomic_write(output_of(run, corpus)) as file:
         file.writelines(f"{line}\n" for line in hypotheses)
     references = [pair.target for pair in pairs]
     section, named = recipe.evaluation, [(f"test corpus {corpus.name}", references)]
-    for doubt in doubts({str(_output(run, corpus)): hypotheses}, named, section.metrics):
+    for doubt in doubts({str(output_of(run, corpus)): hypotheses}, named, section.metrics):
         log.warning("%s", doubt)
     return score(hypotheses, [references], section, recipe.languages.target, resamples=section.resamples)
 
 
 def _read_scores(run: RunFolder) -> dict[str, Scores] | None:
-    """The scores of last time; None when the file is missing or damaged."""
+    """The scores of last time; None when the file is damaged."""
     try:
         return {
             name: Scores(
@@ -222,51 +184,72 @@ def _read_scores(run: RunFolder) -> dict[str, Scores] | None:
 
 def fetch_missing(recipe: Recipe) -> None:
     """Download the recipe's public files where one of its corpora is not there."""
-    root = Path(recipe.data.root)
-    missing = [name for name in corpus_names(_all_corpora(recipe)) if not (root / name).exists()]
-    if missing and recipe.data.downloads:
+    if missing_files(recipe) and recipe.data.downloads:
         fetch(recipe)
     elif recipe.data.downloads:
         log.info("fetch: all corpora are there")
 
 
-def _all_corpora(recipe: Recipe) -> list[Corpus]:
-    return [*recipe.data.train, *recipe.data.valid, *recipe.data.test]
+def run(
+    recipe: Recipe, *, fresh: bool = False, selection: Selection | None = None
+) -> tuple[Outcome | None, dict[str, Scores]]:
+    """The stages in order, skipping what is up to date; returns how training ended and the scores of each test corpus.
 
-
-def run(recipe: Recipe, *, fresh: bool = False) -> tuple[Outcome, dict[str, Scores]]:
-    """All stages in order, skipping what is up to date; returns how training ended and the scores of each test corpus.
-
-    When a signal stopped training, the stages after it are not done and there are no scores. With several ranks, all
-    train, and the leading one does everything else.
+    `fresh` deletes checkpoints, model and scores first; so does a `selection` that forces training. Stages before the
+    first one selected have to be done: UsageError says what is wrong with them. The outcome is None when training is
+    not among the stages. When a signal stopped it, the stages after it are not done and there are no scores. With
+    several ranks, all train, and the leading one does everything else.
     """
+    chosen = selection or Selection()
     folder = run_folder(recipe)
     device = resolve_device(recipe.training.device, local_rank())
     with orderly_end(), joined(device) as ranks:
-        ranks.lead(lambda: _bring_corpora(recipe))
+        ranks.lead(lambda: _bring_corpora(recipe, chosen))
+        ranks.lead(lambda: _refuse_stale(recipe, chosen))
         with _locked_by_leader(folder, ranks):
-            outcome = _train(recipe, fresh, ranks)
-            if outcome.signal_number is not None:
+            outcome = None
+            if chosen.has("tokenizer") or chosen.has("binarize") or chosen.has("train"):
+                outcome = _train(recipe, fresh or chosen.forces("train"), ranks, chosen)
+            if outcome is not None and outcome.signal_number is not None:
                 return outcome, {}
-            return outcome, ranks.lead(lambda: _average_and_test(folder, recipe))
+            return outcome, ranks.lead(lambda: _average_and_test(folder, recipe, chosen))
 
 
-def _bring_corpora(recipe: Recipe) -> None:
-    fetch_missing(recipe)
-    check_files(_all_corpora(recipe), Path(recipe.data.root))
+def _refuse_stale(recipe: Recipe, selection: Selection) -> None:
+    """Raise UsageError when a stage before the first one selected is not done. Training may be unfinished."""
+    if selection.first == STAGES[0]:
+        return
+    for stage, reason in reasons(recipe):
+        enough = stage == "train" and run_folder(recipe).steps()
+        if selection.starts_after(stage) and reason is not None and not enough:
+            raise UsageError(
+                f"--from {selection.first}: the stage {stage} before it is not up to date: {reason}",
+                f"start there: --from {stage}",
+            )
 
 
-def _average_and_test(folder: RunFolder, recipe: Recipe) -> dict[str, Scores]:
-    """The stages after training."""
-    available = len(folder.steps())
-    if recipe.average.checkpoints > available:
-        log.warning(
-            "average.checkpoints is %d, and %d are there; training.keep_last and training.keep_best decide",
-            recipe.average.checkpoints,
-            available,
-        )
-    average(folder, recipe.average.select, min(recipe.average.checkpoints, available))
-    scores = score_tests(recipe)
+def _bring_corpora(recipe: Recipe, selection: Selection) -> None:
+    if selection.has("fetch"):
+        fetch_missing(recipe)
+    if selection.last != "fetch":
+        check_files(all_corpora(recipe), Path(recipe.data.root))
+
+
+def _average_and_test(folder: RunFolder, recipe: Recipe, selection: Selection) -> dict[str, Scores]:
+    """The stages after training, as far as selected."""
+    if selection.has("average"):
+        available = len(folder.steps())
+        if recipe.average.checkpoints > available:
+            log.warning(
+                "average.checkpoints is %d, and %d are there; training.keep_last and training.keep_best decide",
+                recipe.average.checkpoints,
+                available,
+            )
+        count = max(1, min(recipe.average.checkpoints, available))
+        average(folder, recipe.average.select, count, again=selection.forces("average"))
+    if not selection.has("test"):
+        return {}
+    scores = score_tests(recipe, again=selection.forces("test"))
     if not scores:
         log.info("test: the recipe has no test corpora")
     return scores

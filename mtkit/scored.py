@@ -79,7 +79,7 @@ def text_line(pair: ScoredPair) -> str:
     return f"{_number(pair.log_probability)}\t{_number(pair.normalized_score)}\n"
 
 
-def json_line(pair: ScoredPair) -> str:
+def json_line(pair: ScoredPair, model_sha256: str | None = None) -> str:
     """One JSON object on one line; `mtkit score --help` lists its keys. What is None or infinite becomes null."""
     end = pair.end_log_probability
     return dump_json_line(
@@ -100,6 +100,7 @@ def json_line(pair: ScoredPair) -> str:
             "tokens": list(pair.tokens),
             "token_log_probabilities": list(pair.token_log_probabilities),
             "end_log_probabilities": [] if end is None else [end],
+            "model_sha256": model_sha256,
         }
     )
 

@@ -1,21 +1,23 @@
 """The stages before training: what each one reads, whether that has changed, and making them anew where it has.
 
-RUN/stages.json holds, for each stage that is done, all that it has read: settings, and the hashes of files. A stage is
-up to date while that is the same and what it wrote is there: contents count, time stamps do not. A stage is struck off
-before it is made again, so that a kill half-way does not leave new files under an old entry.
+RUN/stages.json holds, for each stage that is done, all that it has read: settings, and the hashes of files; and under
+"made" the hashes of the files that it wrote. A stage is up to date while both are the same: contents count, time stamps
+do not. A stage is struck off before it is made again, so that a kill half-way does not leave new files under an old
+entry.
 """
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mtkit.data.binarize import binarize
-from mtkit.data.report import Report
+from mtkit.data.report import REPORT_FILE, Report
 from mtkit.data.shards import open_shard
 from mtkit.data.vocabulary import train_tokenizer
-from mtkit.errors import DataError, ModelError, RecipeError
-from mtkit.files import read_json, write_json
+from mtkit.errors import DataError, ModelError, RecipeError, UsageError
+from mtkit.files import read_json, sha256_file, write_json
 from mtkit.folders import WEIGHTS_FILE, RunFolder
 from mtkit.initial import initial_model, starting_tokenizers
 from mtkit.lineage import corpus_hashes, differences
@@ -25,7 +27,38 @@ from mtkit.text.tokenizer import Tokenizers
 
 log = logging.getLogger(__name__)
 
+STAGES = ("fetch", "tokenizer", "binarize", "train", "average", "test")
+"""All stages of a run, in order."""
+
+_MADE = "made"
 _FILES = {"source", "target", "tsv", "source_column", "target_column"}
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which stages a run does: from `first` to `last`; `force` does them even where they are up to date."""
+
+    first: str = STAGES[0]
+    last: str = STAGES[-1]
+    force: bool = False
+
+    def __post_init__(self) -> None:
+        if STAGES.index(self.first) > STAGES.index(self.last):
+            raise UsageError(
+                f"--from {self.first} comes after --until {self.last}", f"the order is {', '.join(STAGES)}"
+            )
+
+    def has(self, stage: str) -> bool:
+        """Whether this stage is to be done."""
+        return STAGES.index(self.first) <= STAGES.index(stage) <= STAGES.index(self.last)
+
+    def starts_after(self, stage: str) -> bool:
+        """Whether this stage is taken as it is."""
+        return STAGES.index(stage) < STAGES.index(self.first)
+
+    def forces(self, stage: str) -> bool:
+        """Whether this stage is to be done even if it is up to date."""
+        return self.force and self.has(stage)
 
 
 def run_folder(recipe: Recipe) -> RunFolder:
@@ -54,9 +87,33 @@ def done(run: RunFolder) -> dict[str, Any]:
     return stages if isinstance(stages, dict) else {}
 
 
-def mark(run: RunFolder, stage: str, inputs: dict[str, Any]) -> None:
-    """Note that a stage is done, and what it has read."""
-    write_json(run.stages, dict(sorted((done(run) | {stage: inputs}).items())))
+def mark(run: RunFolder, stage: str, inputs: dict[str, Any], files: Iterable[Path]) -> None:
+    """Note that a stage is done, what it has read, and the hashes of `files`, which it has written."""
+    stages = done(run)
+    made = {path.relative_to(run.path).as_posix(): sha256_file(path) for path in files}
+    stages |= {stage: inputs, _MADE: {**stages.get(_MADE, {}), stage: made}}
+    write_json(run.stages, dict(sorted(stages.items())))
+
+
+def spoilt(run: RunFolder, stage: str) -> str | None:
+    """In words, the first file that is not as the stage has left it; None when all are."""
+    for name, sha256 in done(run).get(_MADE, {}).get(stage, {}).items():
+        path = run.path / name
+        if not path.is_file():
+            return f"{path} is missing"
+        found = sha256_file(path)
+        if found != sha256:
+            return f"{path} is not the one that was made here (its SHA-256 is {found[:12]}..., not {sha256[:12]}...)"
+    return None
+
+
+def why(before: Any, inputs: Mapping[str, Any]) -> str | None:
+    """Why a stage has to be done that has last read `before`, and would read `inputs` now; None when it has not."""
+    if before is None:
+        return "not done yet"
+    if before == inputs:
+        return None
+    return f"changed: {', '.join(differences(before, inputs))}" if isinstance(before, Mapping) else "no record of it"
 
 
 def strike_off(run: RunFolder, stage: str) -> None:
@@ -72,17 +129,29 @@ def ensure_tokenizer(recipe: Recipe) -> Tokenizers:
     Raises RecipeError where that would pull the rug from under checkpoints that were trained with the old ones.
     """
     run = run_folder(recipe)
+    reason = why_tokenizer(recipe)
+    if reason is None:
+        tokenizers = Tokenizers.load(run.path)
+        log.info("tokenizer: up to date (%s)", _sizes(tokenizers))
+        return tokenizers
     if done(run).get("tokenizer") == tokenizer_inputs(recipe):
-        try:
-            tokenizers = Tokenizers.load(run.path)
-            log.info("tokenizer: up to date (%s)", _sizes(tokenizers))
-            return tokenizers
-        except ModelError as error:
-            log.warning("%s; making the tokenizer again", error.message)
+        log.warning("%s; making the tokenizer again", reason)
     tokenizers = make_tokenizer(recipe)
     source = recipe.training.initialize_from
     log.info("tokenizer: %s (%s)", f"taken over from {source}" if source else "trained", _sizes(tokenizers))
     return tokenizers
+
+
+def why_tokenizer(recipe: Recipe) -> str | None:
+    """Why the tokenizers have to be made; None when they are up to date. Raises as `tokenizer_inputs` does."""
+    run = run_folder(recipe)
+    reason = why(done(run).get("tokenizer"), tokenizer_inputs(recipe))
+    if reason is None:
+        try:
+            Tokenizers.load(run.path)
+        except ModelError as error:
+            return error.message
+    return reason or spoilt(run, "tokenizer")
 
 
 def make_tokenizer(recipe: Recipe) -> Tokenizers:
@@ -92,7 +161,7 @@ def make_tokenizer(recipe: Recipe) -> Tokenizers:
     """
     run = run_folder(recipe)
     inputs = tokenizer_inputs(recipe)
-    _refuse_with_checkpoints(run, "tokenizer", inputs)
+    refuse_with_checkpoints(run, "tokenizer", inputs)
     strike_off(run, "tokenizer")
     initial = initial_model(recipe)
     if initial is None:
@@ -100,7 +169,7 @@ def make_tokenizer(recipe: Recipe) -> Tokenizers:
     else:
         tokenizers = starting_tokenizers(initial, recipe)
         tokenizers.save(run.path)
-    mark(run, "tokenizer", inputs)
+    mark(run, "tokenizer", inputs, (path for path, _ in tokenizers.files(run.path)))
     return tokenizers
 
 
@@ -129,27 +198,53 @@ def ensure_shards(recipe: Recipe, tokenizers: Tokenizers) -> None:
     Raises RecipeError where there are checkpoints and what the shards were made from has changed.
     """
     run = run_folder(recipe)
+    reason = why_shards(recipe, tokenizers)
+    if reason is None:
+        log.info("shards: up to date")
+        return
     if done(run).get("binarize") == shard_inputs(recipe, tokenizers):
-        try:
-            for row in Report.load(run.shards).corpora:
-                for shard in row.shards:
-                    open_shard(run.shards / shard.file)
-            log.info("shards: up to date")
-            return
-        except (ModelError, DataError) as error:
-            log.warning("%s; making the shards again", error.message)
+        log.warning("%s; making the shards again", reason)
     for line in make_shards(recipe, tokenizers).render().split("\n"):
         log.info("%s", line)
 
 
-def make_shards(recipe: Recipe, tokenizers: Tokenizers, workers: int | None = None) -> Report:
-    """Binarize the corpora, whether or not there are shards; returns the report. Raises as `ensure_shards` does."""
+def shards_sha256(run: RunFolder) -> str | None:
+    """What stands for the run's shards: the hash of their report, which has those of all shards; None without one."""
+    path = run.shards / REPORT_FILE
+    return sha256_file(path) if path.is_file() else None
+
+
+def why_shards(recipe: Recipe, tokenizers: Tokenizers) -> str | None:
+    """Why the shards have to be made; None when they are up to date. Raises as `shard_inputs` does."""
     run = run_folder(recipe)
+    reason = why(done(run).get("binarize"), shard_inputs(recipe, tokenizers)) or spoilt(run, "binarize")
+    if reason is not None:
+        return reason
+    try:
+        for row in Report.load(run.shards).corpora:
+            for shard in row.shards:
+                path = open_shard(run.shards / shard.file).path
+                if sha256_file(path) != shard.sha256:
+                    return f"{path} is not the shard that {run.shards / REPORT_FILE} tells of"
+    except (ModelError, DataError) as error:
+        return error.message
+    return None
+
+
+def make_shards(recipe: Recipe, tokenizers: Tokenizers, workers: int | None = None) -> Report:
+    """Binarize the corpora, whether or not there are shards; returns the report.
+
+    Raises as `ensure_shards` does, and ModelError when the run's tokenizer was replaced by another.
+    """
+    run = run_folder(recipe)
+    swapped = spoilt(run, "tokenizer")
+    if swapped is not None:
+        raise ModelError(f"{swapped}; {run.stages} tells which one", "make it again with: mtkit tokenizer RECIPE")
     inputs = shard_inputs(recipe, tokenizers)
-    _refuse_with_checkpoints(run, "binarize", inputs)
+    refuse_with_checkpoints(run, "binarize", inputs)
     strike_off(run, "binarize")
     report = binarize(recipe, tokenizers, run.shards, workers)
-    mark(run, "binarize", inputs)
+    mark(run, "binarize", inputs, [run.shards / REPORT_FILE])
     return report
 
 
@@ -169,7 +264,7 @@ def shard_inputs(recipe: Recipe, tokenizers: Tokenizers) -> dict[str, Any]:
     }
 
 
-def _refuse_with_checkpoints(run: RunFolder, stage: str, inputs: dict[str, Any]) -> None:
+def refuse_with_checkpoints(run: RunFolder, stage: str, inputs: dict[str, Any]) -> None:
     """Raise RecipeError when there are checkpoints that are not known to come from these inputs.
 
     The same inputs make the same files again, so that checkpoints can go on with them.

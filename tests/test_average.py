@@ -234,7 +234,7 @@ def test_mixed_configurations_are_refused_by_key(run: RunFolder, runs: Runs) -> 
 
 def test_checkpoints_of_another_tokenizer_are_refused(run: RunFolder, tiny_tokenizers: Any) -> None:
     tiny_tokenizers.save(run.path)
-    with pytest.raises(ModelError, match="its tokenizer is not the one that step-00000012 was trained with"):
+    with pytest.raises(ModelError, match=r"tokenizer\.model and .*step-00000012 do not belong together"):
         pipeline.average(run, "last", 1)
     folder = run.checkpoint(12)
     state = {**checkpoint_state(folder), "tokenizer_sha256": tiny_tokenizers.sha256}

@@ -13,6 +13,7 @@ from typer.testing import CliRunner, Result
 from mtkit.cli.eval import Metric, Tokenize, evaluate
 from mtkit.errors import DataError, UsageError
 from mtkit.evaluate import score
+from mtkit.files import sha256_file
 from mtkit.sections.data import Evaluation
 
 HYPOTHESES = ["The ferry leaves at dawn.", "Äpfel und Birnen\u2028lie here", "No one\x0bcame."]
@@ -43,7 +44,9 @@ def test_json_holds_the_figures_of_the_python_api(files: tuple[Path, Path]) -> N
     printed = json.loads(run(*files, "--json").stdout)
     section = Evaluation(metrics=("bleu", "chrf", "chrf++", "ter"))
     scores = score(HYPOTHESES, [REFERENCES], section, resamples=1000)
-    assert printed == {"hypotheses": str(files[0]), "reference_files": [str(files[1])]} | scores.as_dict()
+    hashes = {str(path): sha256_file(path) for path in files}
+    named = {"hypotheses": str(files[0]), "reference_files": [str(files[1])], "sha256": hashes}
+    assert printed == named | scores.as_dict()
 
 
 def test_the_table_goes_to_stdout_with_signatures_and_the_number_of_sentences(files: tuple[Path, Path]) -> None:

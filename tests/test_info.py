@@ -110,7 +110,7 @@ def test_the_text_for_people(trained: RunFolder, capsys: pytest.CaptureFixture[s
         "validation    step 6: BLEU ",
         "\n              step 12: BLEU ",
         "test          tiny: BLEU ",
-        "40 sentences, nrefs:1|case:mixed|",
+        "40 sentences, nrefs:1|",
         f"weights       sha256 {sha256_file(trained.model / 'model.safetensors')}\n",
         " target tokens\n",
         "file          lineage.json, ",

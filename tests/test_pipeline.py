@@ -10,7 +10,7 @@ import pytest
 from conftest import TinyCorpus
 from toy_run import SECTIONS, Runs, flip, toy_recipe
 
-from mtkit import pipeline, stages
+from mtkit import model_stage, pipeline, stages
 from mtkit.cli.binarize import binarize as binarize_command
 from mtkit.cli.tokenizer import tokenizer as tokenizer_command
 from mtkit.errors import DataError, RecipeError, TrainingError
@@ -32,7 +32,7 @@ class Project:
         for module, name, stage in (
             (stages, "train_tokenizer", "tokenizer"),
             (stages, "binarize", "binarize"),
-            (pipeline, "save_model", "average"),
+            (model_stage, "save_model", "average"),
             (pipeline, "_score_test", "test"),
         ):
             patch.setattr(module, name, self._spy(stage, getattr(module, name)))

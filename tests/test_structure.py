@@ -57,6 +57,8 @@ ROWS = {
     "mtkit.translator": 5,
     "mtkit.report": 6,
     "mtkit.training": 6,
+    "mtkit.model_stage": 6,
+    "mtkit.reasons": 6.3,
     "mtkit.pipeline": 6.5,  # it runs the trainer as one of its stages
     "mtkit.cli": 7,
     "mtkit.__main__": 8,

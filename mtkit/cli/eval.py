@@ -172,6 +172,9 @@ def evaluate(
       systems         of each name and the same; difference and p_value of each
                       metric where it was tested
       baseline, paired_test (method, trials, signatures)
+    and with either
+      sha256          of the text of each hypothesis and reference, its lines with
+                      LF: as sha256sum has it of a plain file
     """
     _refuse_contradictions(references, test_set, language_pair)
     trial = _trial(baseline, paired, resamples, trials)
@@ -199,7 +202,7 @@ def evaluate(
         _LOG.warning("%s", doubt)
     contest = score_systems(metrics, texts, against.lines, resamples, trial)
     _tell_small_differences(contest)
-    _print(contest, against.names, as_json)
+    _print(contest, against.names, as_json, texts | dict(zip(against.names, against.lines, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,10 +298,13 @@ def _tell_small_differences(contest: "Contest") -> None:
         _LOG.info("%s", text)
 
 
-def _print(contest: "Contest", reference_names: list[str], as_json: bool) -> None:
+def _print(contest: "Contest", reference_names: list[str], as_json: bool, texts: dict[str, list[str]]) -> None:
+    from mtkit.lineage import text_sha256
+
     single = contest.systems[0] if len(contest.systems) == 1 else None
     if as_json:
         figures = {"hypotheses": single.name, **single.scores.as_dict()} if single else contest.as_dict()
-        print(json.dumps({"reference_files": reference_names} | figures, indent=2, ensure_ascii=False))
+        hashes = {"sha256": {name: text_sha256(lines) for name, lines in texts.items()}}
+        print(json.dumps({"reference_files": reference_names} | figures | hashes, indent=2, ensure_ascii=False))
     else:
         print(single.scores.render() if single else contest.render())

@@ -1,5 +1,6 @@
 """`mtkit score`: pairs in, the probability that a model gives to each out."""
 
+import functools
 import itertools
 import logging
 import sys
@@ -16,6 +17,7 @@ from mtkit.cli.translate import DeviceOption, ModelArgument, OutputOption, TagOp
 from mtkit.data.progress import bar, follow
 from mtkit.errors import DataError, MtkitError, UsageError
 from mtkit.files import open_binary, read_byte_lines, strip_line_end
+from mtkit.folders import weights_sha256
 from mtkit.formats import dump_json_line
 from mtkit.lines import BadUtf8, LineReader
 from mtkit.scored import ScoredPair, Summary, json_line, text_line
@@ -108,6 +110,7 @@ def score(
       perplexity                    exp(-normalized_score)
       tokens, token_log_probabilities
       end_log_probabilities         that of the end, in a list as mtkit translate --json has it
+      model_sha256                  of the model's weights
     """
     if source == target == "-":
         raise UsageError("SOURCE and TARGET are both -, and there is one stdin", "give one of them as a file")
@@ -124,7 +127,8 @@ def score(
         again = follow(_pairs(_reader(source, bad_utf8), _reader(target, bad_utf8)), "check", lines, " pairs")
         scorer.refuse_long(again, tags=tags, max_tokens=max_tokens)
     summary = Summary(scorer.recipe.filters.max_length)
-    render = json_line if as_json else text_line
+    sha256 = weights_sha256(model)
+    render = functools.partial(json_line, model_sha256=sha256) if as_json else text_line
     with open_output(output_path) as output, output.whole_lines(), bar("score", lines, " pairs") as progress:
 
         def on_batch(done: int) -> None:
@@ -141,7 +145,8 @@ def score(
         )
         _write(stream, output, None if summary_only else render, (source_reader, target_reader), summary)
         if summary_only:
-            output.write(dump_json_line(summary.figures()) if as_json else summary.render())
+            figures = {**summary.figures(), "model_sha256": sha256}
+            output.write(dump_json_line(figures) if as_json else summary.render())
 
 
 def _write(

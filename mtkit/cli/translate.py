@@ -1,6 +1,7 @@
 """`mtkit translate`: lines in, as many lines out, in the same order."""
 
 import contextlib
+import functools
 import logging
 import os
 import stat
@@ -18,7 +19,7 @@ from mtkit.cli.search_options import given, merged, with_search_options
 from mtkit.data.progress import bar
 from mtkit.errors import DataError, MtkitError, UsageError
 from mtkit.files import open_binary, read_byte_lines, read_lines, strip_line_end
-from mtkit.folders import RECIPE_FILE, find_model
+from mtkit.folders import RECIPE_FILE, find_model, weights_sha256
 from mtkit.formats import OUTPUT_KEYS, json_line, n_best_lines, parse_json_lines, text_line
 from mtkit.lines import BadUtf8, LineReader, count_lines
 from mtkit.recipe import Recipe
@@ -147,6 +148,7 @@ def translate(
       unknown_tokens   source tokens that the vocabulary does not hold
       cut_tokens       source tokens that were cut off
       text             the best translation, and its other keys as in n_best
+      models_sha256    of the weights of MODEL and of each --ensemble one
       n_best           all hypotheses, best first (by --mbr, its choice first), each with
         score                    what the search ranks by
         log_probability          natural logarithm, summed over tokens and ends
@@ -183,7 +185,9 @@ def translate(
         translator.refuse_long(_lines(_reader(input_path, bad_utf8), json_input, None), search, tags=tags)
     several = max(changes.get("n_best", 1), changes.get("samples", 1)) > 1
     one_by_agreement = not isinstance(search, Greedy) and search.mbr != "off"
-    render = json_line if as_json else n_best_lines if several and not one_by_agreement else text_line
+    models = [sha256 for folder in (model, *ensemble) if (sha256 := weights_sha256(folder)) is not None]
+    with_models = functools.partial(json_line, models_sha256=models)
+    render = with_models if as_json else n_best_lines if several and not one_by_agreement else text_line
     with open_output(output_path) as output, output.whole_lines(), _progress(input_path) as progress:
 
         def on_batch(done: int) -> None:
@@ -214,7 +218,7 @@ def _write(
         _report(reader, tally, time.monotonic() - start)
         raise
     _report(reader, tally, time.monotonic() - start)
-    if render is json_line and replaced:
+    if replaced and render not in (text_line, n_best_lines):
         _LOG.warning("%s: replaced by output keys of the same name: %s", reader.name, ", ".join(sorted(replaced)))
     if tally.lines != reader.count:
         raise MtkitError(

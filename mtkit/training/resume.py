@@ -18,6 +18,7 @@ from mtkit.lineage import differences
 from mtkit.ranks import Ranks
 from mtkit.recipe import Recipe
 from mtkit.sections.training import Cosine, Linear
+from mtkit.stages import shards_sha256
 from mtkit.training.schedule import rate_of
 from mtkit.training.state import Learner, TrainState
 
@@ -42,8 +43,8 @@ CHANGEABLE = (
     "training.max_bad_steps",
     "training.max_epochs",
     "training.max_steps",
-    "training.patience",
     "training.parallel",
+    "training.patience",
     "training.samples",
     "training.save_every_steps",
     "training.tensorboard",
@@ -125,12 +126,7 @@ def restore_newest(run: RunFolder, learner: Learner) -> TrainState | None:
             log.warning("%s; it is passed over for the checkpoint before", error.message)
             unreadable.append(step)
             continue
-        if document["tokenizer_sha256"] != learner.tokenizers.sha256:
-            raise ModelError(
-                f"{folder}: was trained with the tokenizer {document['tokenizer_sha256'][:12]}..., the run folder now "
-                f"holds {learner.tokenizers.sha256[:12]}...",
-                "put the old tokenizer back, or start anew with --fresh",
-            )
+        _check_origin(run, folder, learner, document)
         _check_initial(folder, learner, document)
         learner.restore(weights, tensors, document["scaler"])
         for other in unreadable:
@@ -143,6 +139,23 @@ def restore_newest(run: RunFolder, learner: Learner) -> TrainState | None:
             "restore one from a backup, or start anew with --fresh",
         )
     return None
+
+
+def _check_origin(run: RunFolder, folder: Path, learner: Learner, document: Mapping[str, Any]) -> None:
+    """Raise ModelError when the run folder's tokenizer or shards are not those that the checkpoint was trained with."""
+    if document["tokenizer_sha256"] != learner.tokenizers.sha256:
+        names = " and ".join(str(path) for path, _ in learner.tokenizers.files(run.path))
+        raise ModelError(
+            f"{names} and {folder} do not belong together: the checkpoint was trained with the tokenizer "
+            f"{document['tokenizer_sha256'][:12]}..., the run folder now holds {learner.tokenizers.sha256[:12]}...",
+            "put the old tokenizer back, or start anew with --fresh",
+        )
+    trained_on = document.get("shards_sha256")
+    if trained_on is not None and trained_on != shards_sha256(run):
+        raise ModelError(
+            f"{run.shards} and {folder} do not belong together: these are not the shards that it was trained on",
+            "make them again from the old text with mtkit binarize RECIPE, or start anew with --fresh",
+        )
 
 
 def _check_initial(folder: Path, learner: Learner, document: Mapping[str, Any]) -> None:

@@ -13,6 +13,7 @@ from mtkit.folders import RunFolder, remove_checkpoint
 from mtkit.fsdp import is_shared_out, whole
 from mtkit.ranks import Ranks
 from mtkit.recipe import Recipe
+from mtkit.stages import shards_sha256
 from mtkit.training.bad_numbers import ADVICE
 from mtkit.training.state import Learner, TrainState
 
@@ -40,9 +41,9 @@ def save(
 ) -> None:
     """Write the checkpoint of the state's step, then delete those that need not be kept.
 
-    Raises TrainingError, and leaves all checkpoints as they are, when a number to be saved is not finite or the disk
     `weights` and `tensors` are its `contents`.
 
+    Raises TrainingError, and leaves all checkpoints as they are, when a number to be saved is not finite or the disk
     is full.
     """
     for name, tensor in (*weights.items(), *tensors.items()):
@@ -55,6 +56,7 @@ def save(
         "scaler": learner.scaler.state_dict(),
         "model": learner.recipe.model.model_dump(mode="json"),
         "tokenizer_sha256": learner.tokenizers.sha256,
+        "shards_sha256": shards_sha256(run),
         "recipe_sha256": learner.recipe.sha256(),
         "initialized_from": learner.initial.lineage() if learner.initial else None,
     }
