@@ -188,7 +188,7 @@ def check_lengths(
     """
     names = names or ["hypotheses", *(f"reference {number}" for number in range(1, len(references) + 1))]
     if not references:
-        raise DataError("nothing to score against: no reference was given")
+        raise DataError("nothing to score against: no reference was given", "give at least one list of references")
     for name, reference in zip(names[1:], references, strict=True):
         if len(reference) != len(hypotheses):
             raise DataError(
@@ -197,7 +197,7 @@ def check_lengths(
                 _length_hint(hypotheses, references, names[0], name, reference),
             )
     if not hypotheses:
-        raise DataError(f"{names[0]}: no lines, nothing to score")
+        raise DataError(f"{names[0]}: no lines, nothing to score", "is this the right file?")
 
 
 def _length_hint(

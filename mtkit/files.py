@@ -30,12 +30,12 @@ def open_binary(path: str | os.PathLike[str]) -> BinaryIO:
     if not path.exists():
         raise DataError(f"{path}: no such file", f"relative paths start at {Path.cwd()}; check the spelling")
     if path.is_dir():
-        raise DataError(f"{path}: is a folder, a file is expected")
+        raise DataError(f"{path}: is a folder, a file is expected", "name a file in it")
     try:
         opener = _OPENERS.get(path.suffix, open)
         return opener(path, "rb")
     except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror or error})") from error
+        raise DataError(f"{path}: cannot be read ({error.strerror or error})", "check its permissions") from error
 
 
 def read_byte_lines(path: str | os.PathLike[str]) -> Iterator[bytes]:
@@ -199,9 +199,11 @@ def read_json(path: str | os.PathLike[str]) -> Any:
     try:
         return json.loads(raw.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 at byte {error.start}") from None
+        raise DataError(f"{path}: not UTF-8 at byte {error.start}", "restore it, or make it again") from None
     except json.JSONDecodeError as error:
-        raise DataError(f"{path}:{error.lineno}:{error.colno}: not JSON ({error.msg})") from None
+        raise DataError(
+            f"{path}:{error.lineno}:{error.colno}: not JSON ({error.msg})", "restore it, or make it again"
+        ) from None
 
 
 def append_json_line(path: str | os.PathLike[str], value: dict[str, Any]) -> None:

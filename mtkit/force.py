@@ -135,7 +135,7 @@ class Scorer:
         try:
             batching = Batching(max_tokens=self.recipe.search.lines.max_tokens if max_tokens is None else max_tokens)
         except ValidationError as error:
-            raise UsageError(f"max_tokens {max_tokens}: {error.errors()[0]['msg']}") from None
+            raise UsageError(f"max_tokens {max_tokens}: {error.errors()[0]['msg']}", "choose another number") from None
         most = batching.budget
         if self.recipe.model.positions == "learned":
             most = min(most, self.recipe.model.max_positions)

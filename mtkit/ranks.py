@@ -182,7 +182,10 @@ def meet(store: dist.Store, rank: int, world: int, patience: timedelta = TIMEOUT
             if store.check([f"met/{own}/{other}"]):
                 missing.remove(other)
         if missing and time.monotonic() > give_up:
-            raise TrainingError(f"rank {min(missing)} has not come ({len(missing)} of {world} are missing)")
+            raise TrainingError(
+                f"rank {min(missing)} has not come ({len(missing)} of {world} are missing)",
+                "see the log of that process, and start the job again",
+            )
         time.sleep(0.01)
     return dist.PrefixStore(own, store)
 

@@ -77,7 +77,8 @@ def _read_file(path: Path, above: tuple[Path, ...], section: type[Section]) -> S
     if not isinstance(document.value, dict):
         raise RecipeError(
             f"{name}:{document.lines[()]}: a recipe is made of sections, `languages:`, `data:` and so on; "
-            f"this file holds {'a list' if isinstance(document.value, list) else 'a single value'}"
+            f"this file holds {'a list' if isinstance(document.value, list) else 'a single value'}",
+            "is it a recipe? Those of the project lie in recipes/",
         )
     places = {where: f"{name}:{line}" for where, line in document.lines.items()}
     own = Source(name, document.value, places, dict(document.spelled), {}, (name,))
@@ -170,7 +171,7 @@ def _merge(source: Source, override: str) -> None:
         elif isinstance(parent, dict) and parent.get(part) is None:
             if parts[position + 1].isdigit():
                 dotted = _dotted(path)
-                raise RecipeError(f"{label}: there is no list at {dotted}; set it whole, as {dotted}=[...]")
+                raise RecipeError(f"{label}: there is no list at {dotted}", f"set it whole: {dotted}=[...]")
             parent[step] = {}
             source.overrides[path] = label
         parent = parent[step]
@@ -185,7 +186,7 @@ def _step(parent: Any, part: str, path: KeyPath, label: str) -> str | int:
         return part
     dotted = _dotted(path)
     if not isinstance(parent, list):
-        raise RecipeError(f"{label}: {dotted} is a single value and has no {part!r} inside")
+        raise RecipeError(f"{label}: {dotted} is a single value and has no {part!r} inside", f"set it: {dotted}=VALUE")
     if not (part.isascii() and part.isdigit() and int(part) < len(parent)):
         last = f"0 to {len(parent) - 1}" if parent else "none, it is empty"
         raise RecipeError(

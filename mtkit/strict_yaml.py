@@ -72,9 +72,10 @@ def read_yaml(path: str | PathLike[str]) -> Document:
             f"{path}: no such file", f"relative paths start at {Path.cwd()}; check the spelling"
         ) from None
     except IsADirectoryError:
-        raise RecipeError(f"{path}: is a folder, a recipe file is expected") from None
+        raise RecipeError(f"{path}: is a folder, a recipe file is expected", "name a file in it") from None
     except (OSError, ValueError) as error:
-        raise RecipeError(f"{path}: cannot be read ({getattr(error, 'strerror', None) or error})") from None
+        reason = getattr(error, "strerror", None) or error
+        raise RecipeError(f"{path}: cannot be read ({reason})", "check its name and permissions") from None
     try:
         text = raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -106,12 +107,16 @@ def parse_yaml(text: str, name: str, numbered: bool = True) -> Document:
     try:
         nodes = list(_compose_all(text))
         if len(nodes) > 1:
-            raise builder.error(nodes[1], "a second document starts here (after ---); one file is one document")
+            raise builder.error(
+                nodes[1],
+                "a second document starts here (after ---); one file is one document",
+                "remove it, or put it into a file of its own",
+            )
         value = builder.build(nodes[0], ()) if nodes else None
     except yaml.YAMLError as error:
         raise _syntax_error(error, text, place) from None
     except RecursionError:
-        raise RecipeError(f"{name}: nested too deeply") from None
+        raise RecipeError(f"{name}: nested too deeply", "is it a recipe?") from None
     return Document(value, builder.lines, builder.spelled)
 
 
@@ -171,9 +176,9 @@ class _Builder:
         """The node's value; the line of the node is noted, unless its key's line already is."""
         self.nodes += 1
         if self.nodes > _MAX_NODES:
-            raise self.error(node, f"more than {_MAX_NODES} values; is this a recipe?")
+            raise self.error(node, f"more than {_MAX_NODES} values", "is this a recipe?")
         if id(node) in self.open:
-            raise self.error(node, "an alias (*) stands inside the value it names")
+            raise self.error(node, "an alias (*) stands inside the value it names", "write the value out")
         self.lines.setdefault(path, self.line(node))
         self.open.append(id(node))
         try:
@@ -225,7 +230,7 @@ def _syntax_error(error: yaml.YAMLError, text: str, place: Callable[[int], str])
     """PyYAML's complaint as file:line: message, with the remedy for the common ones."""
     if isinstance(error, yaml.reader.ReaderError):
         character = f"U+{ord(text[error.position]):04X}"
-        return RecipeError(f"{place(error.position)}: the character {character} is not allowed in YAML")
+        return RecipeError(f"{place(error.position)}: the character {character} is not allowed in YAML", "remove it")
     assert isinstance(error, yaml.MarkedYAMLError)
     problem = error.problem or "not valid YAML"
     mark = error.problem_mark

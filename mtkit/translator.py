@@ -174,7 +174,8 @@ class Translator:
             # The recipe's own cross-checks: learned positions, for example, set a limit to lengths.
             Recipe.model_validate(dict(self.recipe) | {"search": search})
         except ValidationError as error:
-            raise UsageError(error.errors()[0]["msg"].removeprefix("Value error, ")) from None
+            message = error.errors()[0]["msg"].removeprefix("Value error, ")
+            raise UsageError(message, "the search settings have to suit the model's recipe") from None
         tag_ids = [self.tokenizers.source.symbol_id(tag) for tag in tags]
         most = min(search.lines.max_source_length, search.lines.max_tokens - 1)
         if len(tag_ids) >= most:

@@ -184,8 +184,24 @@ def exit_code_of(work: Callable[[], object]) -> int:
             raise
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
         where = error.filename or ("writing" if full else "reading or writing")
-        _complain(f"{where}: {error.strerror}", "free some space and try again" if full else None)
+        _complain(f"{where}: {error.strerror}", _remedy(error.errno))
         return 1
+
+
+def _remedy(number: int) -> str:
+    """What to do about an error of the system."""
+    match number:
+        case errno.ENOSPC | errno.EDQUOT:
+            return "free some space and try again"
+        case errno.EACCES | errno.EPERM | errno.EROFS:
+            return "check the permissions, or choose another place"
+        case errno.EEXIST | errno.ENOTDIR:
+            return "a file stands where a folder is wanted: choose another place"
+        case errno.EISDIR:
+            return "a folder stands where a file is wanted: choose another name"
+        case errno.ENOENT:
+            return "check the path: not every place can hold new files"
+    return "check the path and the disk, and try again"
 
 
 def _complain(message: str, hint: str | None = None) -> None:

@@ -188,11 +188,11 @@ def _write_pictures(found: "Iterator[tuple[int, AttentionMaps | None, View | Non
 
     first, second = next(found, None), next(found, None)
     if first is None:
-        raise DataError("there are no lines to draw")
+        raise DataError("there are no lines to draw", "is SOURCE the right file?")
     several = second is not None
     for number, _, view in itertools.chain([first], [second] if second else [], found):
         if view is None and not several:
-            raise DataError("the line is blank, there is nothing to draw")
+            raise DataError("the line is blank, there is nothing to draw", "give a line of text")
         if view is None:
             _LOG.warning("line %d is blank, and has no picture", number)
             continue

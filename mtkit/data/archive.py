@@ -19,6 +19,7 @@ from mtkit.files import atomic_write
 SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".zip")
 
 _CHUNK = 1 << 20
+_MEMBERS = "correct the members of this download in the recipe"
 _DAMAGED = (tarfile.TarError, zipfile.BadZipFile, EOFError, zlib.error, lzma.LZMAError, NotImplementedError)
 
 
@@ -57,7 +58,7 @@ def _files(archive: Path, wanted: Iterable[str], seen: list[str]) -> Generator[t
                 if name in wanted:
                     if entry.is_dir() or entry.flag_bits & 1:
                         what = "a folder" if entry.is_dir() else "encrypted"
-                        raise DataError(f"{archive}: member {name!r} is {what}, a plain file is expected")
+                        raise DataError(f"{archive}: member {name!r} is {what}, a plain file is expected", _MEMBERS)
                     with bundle.open(entry) as content:
                         yield name, entry.file_size, content
         return
@@ -68,7 +69,9 @@ def _files(archive: Path, wanted: Iterable[str], seen: list[str]) -> Generator[t
             if name in wanted:
                 stream = tar.extractfile(member) if member.isfile() else None
                 if stream is None:
-                    raise DataError(f"{archive}: member {name!r} is a folder or a link, a plain file is expected")
+                    raise DataError(
+                        f"{archive}: member {name!r} is a folder or a link, a plain file is expected", _MEMBERS
+                    )
                 with stream:
                     yield name, member.size, stream
 

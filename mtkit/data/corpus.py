@@ -89,7 +89,7 @@ def inspect_corpus(corpus: Corpus, root: Path, tick: Callable[[int], object] = l
         tick(1)
     if not count:
         where = " and ".join(str(path) for path in _all_paths(corpus, root))
-        raise DataError(f"corpus {corpus.name}: {where} holds no line")
+        raise DataError(f"corpus {corpus.name}: {where} holds no line", "is this the right file?")
     return Inspection(corpus.name, count, source.hexdigest(), target.hexdigest())
 
 

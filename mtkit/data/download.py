@@ -157,7 +157,10 @@ class _Transfer:
             raise self.unreachable(error) from error
         if answer.status not in (200, 206):
             answer.close()
-            raise DataError(f"{self.url}: the server answered {answer.status} {answer.reason}, without a file")
+            raise DataError(
+                f"{self.url}: the server answered {answer.status} {answer.reason}, without a file",
+                f"check the address; {_ELSEWHERE}",
+            )
         return answer
 
     def unreachable(self, error: OSError | http.client.HTTPException) -> Exception:
@@ -169,7 +172,7 @@ class _Transfer:
                 "check the clock and the installed certificates (SSL_CERT_FILE names a file of them)",
             )
         if isinstance(cause, http.client.InvalidURL):
-            return DataError(f"{self.url}: not a usable address ({cause})")
+            return DataError(f"{self.url}: not a usable address ({cause})", "check data.downloads in the recipe")
         if isinstance(cause, socket.gaierror) and not self.answered:
             return self.failure(self.describe(cause))
         return _Interrupted(self.describe(cause))

@@ -57,7 +57,10 @@ def fetch_each(recipe: Recipe, *, force: bool = False, network: Network | None =
 def _is_present(item: Download, path: Path, force: bool) -> bool:
     """Whether the right file is there. Raises DataError when another one is, unless `force`."""
     if path.is_dir():
-        raise DataError(f"{path}: is a folder, and the recipe's download wants to be a file there")
+        raise DataError(
+            f"{path}: is a folder, and the recipe's download wants to be a file there",
+            "move the folder away, or choose another data.root",
+        )
     if not path.exists():
         return False
     got = sha256_file(path)
@@ -104,5 +107,7 @@ def _check_paths(recipe: Recipe) -> None:
                     f"{where}: {text!r} does not name a file inside data.root", "paths start at data.root"
                 )
             if path in owners:
-                raise RecipeError(f"{where}: {text!r} is also the place of {owners[path]}; each file needs its own")
+                raise RecipeError(
+                    f"{where}: {text!r} is also the place of {owners[path]}", "each file needs a path of its own"
+                )
             owners[path] = where

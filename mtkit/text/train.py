@@ -75,7 +75,7 @@ def check_symbols(symbols: Sequence[str]) -> None:
             )
     twice = [symbol for symbol, count in Counter(symbols).items() if count > 1]
     if twice:
-        raise RecipeError(f"tokenizer.user_defined_symbols: {twice[0]!r} is listed twice")
+        raise RecipeError(f"tokenizer.user_defined_symbols: {twice[0]!r} is listed twice", "remove one of them")
 
 
 def draw(lines: Iterable[str], limit: int, max_bytes: int, seed: int) -> Sample:

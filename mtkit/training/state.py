@@ -153,7 +153,10 @@ class Learner:
         set_weights(self.core, pieces, self.recipe.run_dir)
         if average is not None:
             if weights.keys() != weights_of(self.core).keys():
-                raise ModelError(f"{self.recipe.run_dir}: the checkpoint's moving average does not fit the model")
+                raise ModelError(
+                    f"{self.recipe.run_dir}: the checkpoint's moving average does not fit the model",
+                    "take another checkpoint, or start anew with --fresh",
+                )
             average.averages = [piece_like(weights[name].to(self.device), own[name]).clone() for name in own]
         states = _part(tensors, "optimizer.")
         for name, weight in zip(weights_of(self.core), self.parameters, strict=True):
