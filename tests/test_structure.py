@@ -59,6 +59,12 @@ ROWS = {
     "mtkit.training": 6,
     "mtkit.model_stage": 6,
     "mtkit.reasons": 6.3,
+    "mtkit.convert": 5,
+    "mtkit.ctranslate2_engine": 5.5,  # it exports first
+    "mtkit.convert.verify": 6,
+    "mtkit.convert.transformers_answers": 6,
+    "mtkit.convert.export": 6,
+    "mtkit.convert.import_report": 6,
     "mtkit.pipeline": 6.5,  # it runs the trainer as one of its stages
     "mtkit.cli": 7,
     "mtkit.__main__": 8,

@@ -36,6 +36,8 @@ SUMMARIES = {
     "run": "Do all stages of a recipe, from corpora to the test score.",
     "report": "Put a run into one HTML file to look at.",
     "info": "Show what a model is.",
+    "export": "Write a model for CTranslate2 or Hugging Face, and compare.",
+    "import": "Make a model folder of a Hugging Face MarianMT model.",
     "recipe": "Look at recipes: show one resolved, diff two, print the schema.",
 }
 """Every command with its line in `mtkit --help`."""
@@ -104,6 +106,14 @@ def function_of(name: str) -> Callable[..., None]:
             from mtkit.cli.info import info
 
             return info
+        case "export":
+            from mtkit.cli.export import export
+
+            return export
+        case "import":
+            from mtkit.cli.import_model import import_model
+
+            return import_model
     raise AssertionError(f"no such command: {name}")
 
 

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, TypeGuard
 
 import typer
 
+from mtkit.cli.engine import EngineOption, check_engine, load_ctranslate2
 from mtkit.cli.options import as_utf8
 from mtkit.cli.output import Output, open_output
 from mtkit.cli.search_options import given, merged, with_search_options
@@ -114,6 +115,7 @@ def translate(
     combine: CombineOption = None,
     device: DeviceOption = "auto",
     threads: ThreadsOption = None,
+    engine: EngineOption = "mtkit",
     **settings: Any,
 ) -> None:
     """Translate lines of text: N lines in, N lines out, in order.
@@ -160,9 +162,15 @@ def translate(
         alignment                Pharaoh i-j: token j attends most to source piece i, in the mean over the heads of the
                                  last decoder layer
 
+    --engine ctranslate2 searches with CTranslate2, in an export made once beside the weights (ctranslate2-float32) and
+    made again when they change. The output is the same but for rounding and near-ties: it shares the probability of
+    forbidden tokens out among the others. It refuses sampling, --groups, --coverage-penalty, --min-length-ratio,
+    --prefix-file (and prefixes of --json-input) and --ensemble.
+
     Each option whose help ends in [search.KEY: ...] overrides that setting of the model's recipe.yaml for this call.
     """
     _refuse_clashes(json_input, prefix_file, ensemble, combine)
+    check_engine(engine, prefix_file, ensemble)
     changes = given(settings)
     if interactive:
         changes = _line_by_line(changes)
@@ -180,7 +188,10 @@ def translate(
     from mtkit.translator import Translator, hypothesis_count
 
     set_threads(threads)
-    translator = Translator.load(model, device, ensemble, combine or "arithmetic")
+    if engine == "ctranslate2":
+        translator = load_ctranslate2(model, device, threads, search)
+    else:
+        translator = Translator.load(model, device, ensemble, combine or "arithmetic")
     if _is_file(input_path) and search.lines.on_long == "error":
         translator.refuse_long(_lines(_reader(input_path, bad_utf8), json_input, None), search, tags=tags)
     several = max(changes.get("n_best", 1), changes.get("samples", 1)) > 1

@@ -7,6 +7,7 @@ twice is merged, so what is added can be written behind what is there.
 from collections.abc import Sequence
 
 from mtkit.errors import RecipeError
+from mtkit.text.listed import ListedTokenizer
 from mtkit.text.model_file import with_symbols
 from mtkit.text.tokenizer import Tokenizer
 from mtkit.text.train import check_symbols
@@ -28,4 +29,6 @@ def extended(tokenizer: Tokenizer, symbols: Sequence[str]) -> Tokenizer:
                 "training.initialize_from, and cannot become a symbol of it",
                 "choose a symbol that text does not hold, such as <news>",
             )
+    if isinstance(tokenizer, ListedTokenizer):
+        return tokenizer.with_symbols(new)
     return tokenizer.with_model(with_symbols(tokenizer.model, new, tokenizer.size + len(new)))

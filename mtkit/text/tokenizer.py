@@ -32,6 +32,11 @@ from mtkit.text.normalize import normalize
 
 UNKNOWN_SURFACE = "\ufffd"
 JOINT_FILE, SOURCE_FILE, TARGET_FILE = "tokenizer.model", "tokenizer.source.model", "tokenizer.target.model"
+JOINT_LIST, SOURCE_LIST, TARGET_LIST = (
+    "tokenizer.pieces.json",
+    "tokenizer.source.pieces.json",
+    "tokenizer.target.pieces.json",
+)
 _SPECIAL_NAMES = {PAD: "<pad>", UNK: "<unk>", BOS: "<s>", EOS: "</s>"}
 _WORD_START = "\u2581"
 _WORTH_A_BATCH = 16  # texts; SentencePiece starts a thread for each batch
@@ -51,6 +56,13 @@ class Tokenizer:
             self._facts = read_facts(model)
         except (RuntimeError, ValueError):
             raise ModelError(f"{origin}: is not a SentencePiece model, or is damaged", _REMEDY) from None
+        self.size: int
+        self.sha256: str
+        self._symbol_ids: dict[str, int]
+        self._take_ids()
+
+    def _take_ids(self) -> None:
+        """Take the ids that the SentencePiece model gives. Raises ModelError when the special ones are others."""
         found = {
             "pad": self._processor.pad_id(),
             "unk": self._processor.unk_id(),
@@ -59,9 +71,9 @@ class Tokenizer:
         }
         expected = {"pad": PAD, "unk": UNK, "bos": BOS, "eos": EOS}
         if found != expected:
-            raise ModelError(f"{origin}: its special ids are {found}, mtkit needs {expected}", _REMEDY)
-        self.size: int = self._processor.get_piece_size()
-        self.sha256: str = hashlib.sha256(model).hexdigest()
+            raise ModelError(f"{self._origin}: its special ids are {found}, mtkit needs {expected}", _REMEDY)
+        self.size = self._processor.get_piece_size()
+        self.sha256 = hashlib.sha256(self._model).hexdigest()
         self._symbol_ids = {symbol: self._processor.piece_to_id(symbol) for symbol in self._facts.symbols}
         self._word_start = self._processor.piece_to_id(_WORD_START)
 
@@ -210,15 +222,21 @@ class Tokenizers:
     def load(cls, folder: str | os.PathLike[str]) -> "Tokenizers":
         """The tokenizers in a folder: `tokenizer.model`, or `tokenizer.source.model` and `tokenizer.target.model`.
 
+        Imported ones have lists of pieces beside them, which number the pieces: see `mtkit.text.listed`.
         Raises ModelError when neither is there, one is damaged, or its special ids are not 0, 1, 2, 3.
         """
+        from mtkit.text.listed import load_tokenizer  # which builds on this module
+
         folder = Path(folder)
         if (folder / JOINT_FILE).exists():
-            both = Tokenizer.load(folder / JOINT_FILE)
+            both = load_tokenizer(folder / JOINT_FILE, [folder / JOINT_LIST])
             return cls(both, both)
         if not (folder / SOURCE_FILE).exists() and not (folder / TARGET_FILE).exists():
             raise ModelError(f"{folder}: holds neither {JOINT_FILE} nor {SOURCE_FILE} and {TARGET_FILE}", _REMEDY)
-        return cls(Tokenizer.load(folder / SOURCE_FILE), Tokenizer.load(folder / TARGET_FILE))
+        return cls(
+            load_tokenizer(folder / SOURCE_FILE, [folder / SOURCE_LIST, folder / JOINT_LIST]),
+            load_tokenizer(folder / TARGET_FILE, [folder / TARGET_LIST, folder / JOINT_LIST]),
+        )
 
     def files(self, folder: str | os.PathLike[str]) -> list[tuple[Path, Tokenizer]]:
         """Each model file that `save` writes, with the tokenizer in it."""
@@ -229,8 +247,14 @@ class Tokenizers:
 
     def save(self, folder: str | os.PathLike[str]) -> None:
         """Write the model files into a folder, made when missing; files of the other kind there are removed."""
+        from mtkit.text.listed import lists_of
+
         written = self.files(folder)
         for path, tokenizer in written:
             tokenizer.save(path)
-        for name in {JOINT_FILE, SOURCE_FILE, TARGET_FILE} - {path.name for path, _ in written}:
+        lists = lists_of(self)
+        for name, listed in lists.items():
+            listed.save(Path(folder) / name)
+        kept = {path.name for path, _ in written} | lists.keys()
+        for name in {JOINT_FILE, SOURCE_FILE, TARGET_FILE, JOINT_LIST, SOURCE_LIST, TARGET_LIST} - kept:
             (Path(folder) / name).unlink(missing_ok=True)
