@@ -133,7 +133,10 @@ def test_the_numbers_are_those_of_a_slow_script(tmp_path, small_blocks, seed):
 
 def test_every_kind_of_fault_is_there_to_be_counted(tmp_path):
     (facts,), _ = look(tmp_path, ("train", write(tmp_path, "big", odd_corpus(1, 2000))))
-    assert {kind for kind in KINDS if facts.source.count(kind) and facts.target.count(kind)} == {*KINDS} - {"columns"}
+    assert {kind for kind in KINDS if facts.source.count(kind) and facts.target.count(kind)} == {*KINDS} - {
+        "columns",
+        "utf16",
+    }
 
 
 def test_examples_are_the_first_lines(tmp_path, small_blocks):
@@ -214,10 +217,16 @@ def test_bad_bytes_are_errors_with_their_lines(tmp_path):
     lines[4], lines[9] = b"der B\xe4cker\n", b"\xff\xfe\n"
     corpus = write(tmp_path, "big", (b"".join(lines), b"x\n" * 12))
     ((kind, message),) = found(tmp_path, corpus)
-    assert (kind, message) == ("bad_utf8", f"{tmp_path / 'big.source'}:5: 2 lines hold bytes that are not UTF-8")
+    assert (kind, message) == ("bad_utf8", f"{tmp_path / 'big.source'}:5: 2 lines with bytes that are not UTF-8")
     (facts,), _ = look(tmp_path, ("train", corpus))
     assert facts.source.tallies["bad_utf8"].lines == [5, 10]
     assert not facts.usable
+
+
+def test_a_file_in_utf_16_is_told_how_to_be_converted(tmp_path):
+    corpus = write(tmp_path, "big", ("the baker\nthe river\n".encode("utf-16"), b"x\ny\n"))
+    (facts,), _ = look(tmp_path, ("train", corpus))
+    assert "iconv -f utf-16 -t utf-8" in judge(facts, ("en", "de"), None)[0].remedy
 
 
 def test_unequal_line_counts_are_an_error_with_both_counts_and_the_place(tmp_path):
@@ -235,7 +244,7 @@ def test_unequal_line_counts_are_an_error_with_both_counts_and_the_place(tmp_pat
 def test_rows_with_too_few_columns_are_an_error(tmp_path):
     (tmp_path / "t.tsv").write_bytes(b"a\tb\nalone\nc\td\n")
     ((kind, message),) = found(tmp_path, Corpus(name="t", tsv="t.tsv"))
-    assert (kind, message) == ("columns", f"{tmp_path / 't.tsv'}:2: 1 line have too few tab-separated columns")
+    assert (kind, message) == ("columns", f"{tmp_path / 't.tsv'}:2: 1 line with too few tab-separated columns")
 
 
 # Hashes and scripts

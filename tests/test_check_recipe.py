@@ -448,9 +448,7 @@ def test_the_command_takes_two_files_without_torch(project):
         (("data/train.source", "data/train.target", "--tokenizer", "data"), "data"),
         (("data/train.source", "gone"), "gone: no such file"),
         (("data/train.source", "data"), "data: is a folder"),
-        (("gone.yaml",), "gone.yaml"),
         (("my.yaml", "--sample", "0"), "--sample"),
-        (("my.yaml", "--set", "model.dropuot=0.1"), "dropout"),
     ],
 )
 def test_wrong_uses_are_refused(project, arguments, told):

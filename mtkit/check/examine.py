@@ -17,6 +17,7 @@ NOTHING = 0
 
 KINDS = {
     "bad_utf8": "bytes that are not UTF-8",
+    "utf16": "the byte order mark of UTF-16",
     "columns": "too few tab-separated columns",
     "crlf": "CRLF line ends",
     "control": "control characters or unusual line separators",
@@ -167,6 +168,8 @@ def _examine(
     if any(line.endswith(b"\r") for line in lines):
         lines = _without_cr(lines, first_line, facts)
     texts = _decoded(lines, first_line, facts)
+    if first_line == 1 and lines and lines[0].startswith((b"\xff\xfe", b"\xfe\xff")):
+        facts.tally("utf16", 1)
     if first_line == 1 and texts:
         texts[0] = texts[0].removeprefix("\ufeff")
     _search(texts, first_line, facts, symbols)

@@ -9,7 +9,7 @@ import numpy as np
 from mtkit.check.facts import CorpusFacts
 from mtkit.check.reading import fetch
 
-_MOST_CHARACTERS = 120
+_MOST_CHARACTERS = 160
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,18 +106,21 @@ def fill_in(findings: Sequence[Finding], texts: Texts) -> None:
     for finding in findings:
         for place in finding.places:
             source, target = texts.pair(place.facts, place.line)
-            text = {"source": source, "target": target}.get(place.side or "", f"{source} ||| {target}")
-            finding.examples.append(Example(place.facts.name, place.line, shown(text), place.remark))
+            if place.side is None:
+                text = f"{shown(source, _MOST_CHARACTERS // 2)} ||| {shown(target, _MOST_CHARACTERS // 2)}"
+            else:
+                text = shown(source if place.side == "source" else target)
+            finding.examples.append(Example(place.facts.name, place.line, text, place.remark))
 
 
-def shown(text: str) -> str:
-    """A text as it can be printed: control characters escaped, cut where it is long.
+def shown(text: str, most: int = _MOST_CHARACTERS) -> str:
+    """A text as it can be printed: control characters escaped, cut to `most` characters where it is longer.
 
     >>> shown("a\\tb\\x00")
     'a\\\\tb\\\\x00'
     """
-    if len(text) > _MOST_CHARACTERS:
-        text = f"{text[: _MOST_CHARACTERS - 4]} ..."
+    if len(text) > most:
+        text = f"{text[: most - 4]} ..."
     return "".join(
         character if character.isprintable() else character.encode("unicode_escape").decode() for character in text
     )

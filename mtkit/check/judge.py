@@ -64,12 +64,13 @@ def _errors(facts: CorpusFacts) -> list[Finding]:
     for name, side, path in zip(("source", "target"), (facts.source, facts.target), paths, strict=True):
         tally = side.tallies.get("bad_utf8")
         if tally:
-            message = f"{path}:{tally.lines[0]}: {_lines(tally.count)} hold bytes that are not UTF-8"
-            remedy = "convert the file, for example with: iconv -f latin1 -t utf-8 OLD > NEW"
+            message = f"{path}:{tally.lines[0]}: {_lines(tally.count)} with bytes that are not UTF-8"
+            encoding = "utf-16" if side.count("utf16") else "latin1"
+            remedy = f"convert the file, for example with: iconv -f {encoding} -t utf-8 OLD > NEW"
             found.append(error("bad_utf8", facts.name, message, remedy, tally.count, _places(facts, tally, name)))
     if facts.columns.count:
         message = (
-            f"{paths[0]}:{facts.columns.lines[0]}: {_lines(facts.columns.count)} have too few tab-separated columns"
+            f"{paths[0]}:{facts.columns.lines[0]}: {_lines(facts.columns.count)} with too few tab-separated columns"
         )
         remedy = "check source_column and target_column, and that columns are separated by tabs"
         found.append(error("columns", facts.name, message, remedy, facts.columns.count, _places(facts, facts.columns)))
