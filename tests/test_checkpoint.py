@@ -435,7 +435,7 @@ def test_weights_of_another_tokenizer_are_refused(model: Path, trained: RunFolde
     """Of the same size, so that all shapes fit, it would translate into nonsense."""
     assert tiny_tokenizers.source.size == Tokenizers.load(model).source.size
     tiny_tokenizers.save(model)
-    with pytest.raises(ModelError, match="its weights belong to the tokenizer with SHA-256"):
+    with pytest.raises(ModelError, match=r"tokenizer\.model do not belong together"):
         load_model(model, CPU)
 
 
