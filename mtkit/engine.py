@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mtkit.errors import ModelError
 from mtkit.ids import PAD
-from mtkit.runtime import is_out_of_memory, release_memory
+from mtkit.runtime import autocast, is_out_of_memory, release_memory
 from mtkit.search.protocol import Hypothesis, SearchModel
 from mtkit.search.run import search
 from mtkit.sections.search import Search
@@ -47,11 +47,17 @@ class Engine(Protocol):
 
 
 class ModelEngine:
-    """Searches one batch after the other in this process, with a model on `device`."""
+    """Searches one batch after the other in this process, with a model on `device`.
 
-    def __init__(self, model: SearchModel, device: torch.device | str = "cpu") -> None:
+    Matrix products are in `dtype` where it is given (torch's autocast).
+    """
+
+    def __init__(
+        self, model: SearchModel, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
+    ) -> None:
         self.model = model
         self.device = torch.device(device)
+        self.dtype = dtype
 
     def search(
         self, batches: Iterable[Batch], config: Search, attention: bool
@@ -66,14 +72,15 @@ class ModelEngine:
         Raises ModelError when a single sentence does not fit.
         """
         try:
-            return search(
-                self.model,
-                padded(batch.rows).to(self.device),
-                config,
-                line_keys=batch.keys,
-                prefixes=batch.prefixes,
-                attention=attention,
-            )
+            with autocast(self.dtype, self.device):
+                return search(
+                    self.model,
+                    padded(batch.rows).to(self.device),
+                    config,
+                    line_keys=batch.keys,
+                    prefixes=batch.prefixes,
+                    attention=attention,
+                )
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise

@@ -15,16 +15,18 @@ from typing import Literal
 from pydantic import ValidationError
 
 from mtkit.checkpoint import load_model
+from mtkit.decoding import decoding_dtype, decoding_model
 from mtkit.engine import Batch, Engine, ModelEngine
 from mtkit.errors import DataError, ModelError, UsageError
 from mtkit.ids import EOS
 from mtkit.metrics import bleu_tokenizer
+from mtkit.model.kernels import Precision
 from mtkit.recipe import Recipe
 from mtkit.runtime import resolve_device
 from mtkit.search.ensemble import Ensemble
 from mtkit.search.mbr import choose
 from mtkit.search.penalties import length_penalty
-from mtkit.search.protocol import Hypothesis, SearchModel
+from mtkit.search.protocol import Hypothesis
 from mtkit.sections.search import Beam, Greedy, Sampling, Search
 from mtkit.segment import joiner, split
 from mtkit.text.normalize import normalize
@@ -87,16 +89,18 @@ class Translator:
         device: str = "auto",
         ensemble: Sequence[str | PathLike[str]] = (),
         combine: Literal["arithmetic", "geometric"] = "arithmetic",
+        precision: Precision = "float32",
     ) -> "Translator":
         """The translator in a model folder such as runs/quickstart/model.
 
         `device` is auto, cpu, cuda, cuda:N or mps. The models of the folders in `ensemble` vote with it: their
         probabilities are averaged by the arithmetic or geometric mean; recipe and tokenizers are those of `folder`.
+        `precision` is float32, bfloat16 or, on a CPU, int8.
         Raises ModelError when a folder is damaged or an ensemble's tokenizers differ, UsageError for the device.
         """
         target = resolve_device(device)
         model, recipe, tokenizers = load_model(Path(folder), target)
-        models: list[SearchModel] = [model]
+        models = [decoding_model(model, target, precision)]
         for other in ensemble:
             other_model, _, other_tokenizers = load_model(Path(other), target)
             if other_tokenizers.sha256 != tokenizers.sha256:
@@ -105,8 +109,9 @@ class Translator:
                     f"({tokenizers.sha256[:12]}...)",
                     "the models of an ensemble must share one vocabulary; train them with the same tokenizer",
                 )
-            models.append(other_model)
-        return cls(ModelEngine(Ensemble(models, combine) if ensemble else model, target), recipe, tokenizers)
+            models.append(decoding_model(other_model, target, precision))
+        joined = Ensemble(models, combine) if ensemble else models[0]
+        return cls(ModelEngine(joined, target, decoding_dtype(target, precision)), recipe, tokenizers)
 
     def translate(self, lines: Sequence[str], search: Search | None = None) -> list[str]:
         """The best translation of each line, in order; of a blank line the empty string.

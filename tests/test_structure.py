@@ -44,7 +44,9 @@ ROWS = {
     "mtkit.model": 3,
     "mtkit.search": 3,
     "mtkit.checkpoint": 4,
+    "mtkit.decoding": 4,
     "mtkit.engine": 4,
+    "mtkit.ranked_engine": 4.5,
     "mtkit.proposal": 4,
     "mtkit.stages": 4,
     "mtkit.training.loss": 4,
@@ -53,6 +55,7 @@ ROWS = {
     "mtkit.average": 5,
     "mtkit.check": 5,
     "mtkit.force": 5,
+    "mtkit.pool": 4.5,  # an engine of engines
     "mtkit.heatmaps": 5,
     "mtkit.translator": 5,
     "mtkit.report": 6,
@@ -66,6 +69,7 @@ ROWS = {
     "mtkit.convert.export": 6,
     "mtkit.convert.import_report": 6,
     "mtkit.pipeline": 6.5,  # it runs the trainer as one of its stages
+    "mtkit.bench": 6.5,  # it trains, to measure
     "mtkit.cli": 7,
     "mtkit.__main__": 8,
 }
@@ -75,8 +79,8 @@ TORCH_AT_THE_BOTTOM = ("mtkit.fsdp", "mtkit.ranks", "mtkit.runtime")
 """Of the lowest rows, what speaks to the machine and to other processes; all else there is free of torch."""
 
 FREE_OF_TORCH = (
-    "mtkit.check.",
     "mtkit.compare",
+    "mtkit.check.",
     "mtkit.data.corpus",
     "mtkit.data.fetch",
     "mtkit.data.filters",

@@ -14,13 +14,17 @@ WIDTH = 64  # ids in a chunk: one pass for the chunks' maxima, then a search amo
 
 def best(scores_NV: Tensor) -> Tensor:
     """The id of each row's highest score, the lowest id among equals."""
-    vocabulary = scores_NV.size(1)
-    if vocabulary % WIDTH or vocabulary < 4 * WIDTH:
+    count, rest = divmod(scores_NV.size(1), WIDTH)
+    if count < 4:
         return scores_NV.argmax(1)
-    chunks_NCW = scores_NV.unflatten(1, (-1, WIDTH))
-    chunk_N1 = chunks_NCW.amax(2).argmax(1, keepdim=True)
-    inside_N = chunks_NCW.gather(1, chunk_N1[:, :, None].expand(-1, -1, WIDTH)).squeeze(1).argmax(1)
-    return chunk_N1.squeeze(1) * WIDTH + inside_N
+    chunks_NCW = scores_NV[:, : count * WIDTH].unflatten(1, (count, WIDTH))
+    highest_N, chunk_N = chunks_NCW.amax(2).max(1)
+    inside_N = chunks_NCW.gather(1, chunk_N[:, None, None].expand(-1, -1, WIDTH)).squeeze(1).argmax(1)
+    id_N = chunk_N * WIDTH + inside_N
+    if rest:
+        last_N, place_N = scores_NV[:, count * WIDTH :].max(1)
+        id_N = torch.where(last_N > highest_N, place_N + count * WIDTH, id_N)
+    return id_N
 
 
 def top(scores_NV: Tensor, k: int) -> tuple[Tensor, Tensor]:

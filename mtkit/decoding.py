@@ -1,0 +1,29 @@
+"""The form in which a trained model decodes: prepared for a CPU, or as it is, in low precision where asked for."""
+
+import torch
+
+from mtkit.errors import UsageError
+from mtkit.model.kernels import Precision
+from mtkit.model.prepared import PreparedTransformer
+from mtkit.model.transformer import Transformer
+from mtkit.search.protocol import SearchModel
+
+
+def decoding_model(model: Transformer, device: torch.device, precision: Precision) -> SearchModel:
+    """The model in the form in which its `device` decodes fastest in this precision.
+
+    Raises UsageError where the device does not have the precision.
+    """
+    if device.type == "cpu":
+        return PreparedTransformer(model, precision)
+    if precision == "int8":
+        raise UsageError(
+            f"precision int8 is for decoding on a CPU, and the device is {device}",
+            "use precision bfloat16 or float32, or device cpu",
+        )
+    return model
+
+
+def decoding_dtype(device: torch.device, precision: Precision) -> torch.dtype | None:
+    """The low precision in which to run the model that `decoding_model` gives; None: it has its own."""
+    return torch.bfloat16 if precision == "bfloat16" and device.type != "cpu" else None

@@ -1,0 +1,158 @@
+"""Linear maps prepared for decoding on a CPU: the one place that knows torch's own kernels for them.
+
+Three precisions, each of the weights and the products; what goes in and comes out is float32:
+
+- float32: the matrix packed by oneDNN into the order in which its kernels read it;
+- bfloat16: the same in half the memory, the input rounded to bfloat16;
+- int8: symmetric, a scale a row of the matrix (Bhandare et al. 2019), and a scale a row of the input, found anew for
+  every row, so that no row's result depends on the rows beside it.
+
+`available` says which kernels this torch has; where one is missing, another of the same arithmetic takes its place.
+
+Shapes: M rows, I inputs, O outputs; x may have any leading dimensions.
+"""
+
+import warnings
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+Precision = Literal["float32", "bfloat16", "int8"]
+Use = Literal["step", "wide"]
+"""What a linear map is for: a step of decoding with its few rows, or many rows or outputs at once."""
+LinearMap = Callable[[Tensor], Tensor]
+"""x (..., I) to x W^T + b (..., O)."""
+
+_LEVELS = 127
+# A row of zeros is divided by this.
+_TINY = 1e-30
+
+
+def prepare(weight_OI: Tensor, bias_O: Tensor | None, precision: Precision, use: Use) -> LinearMap:
+    """The linear map with this matrix and bias (None: none), in a form that is fast and keeps no reference to them."""
+    weight_OI = weight_OI.detach()
+    bias_O = None if bias_O is None else bias_O.detach().clone()
+    if precision == "int8":
+        make = Int8 if use == "step" and available("int8") else Int8Wide
+        return make(*quantize(weight_OI), bias_O)
+    return Packed(weight_OI.to(torch.bfloat16 if precision == "bfloat16" else torch.float32), bias_O)
+
+
+def quantize(weight_OI: Tensor) -> tuple[Tensor, Tensor]:
+    """The matrix as int8, and the scale_O of each of its rows: weight = int8 * scale, rounded to nearest."""
+    scale_O = (weight_OI.abs().amax(1) / _LEVELS).clamp_min(_TINY)
+    return (weight_OI / scale_O[:, None]).round().to(torch.int8), scale_O
+
+
+class Packed:
+    """x W^T + b with a matrix that oneDNN has packed, in float32 or bfloat16."""
+
+    def __init__(self, weight_OI: Tensor, bias_O: Tensor | None) -> None:
+        self.dtype = weight_OI.dtype
+        self.bias_O = None if bias_O is None else bias_O.to(self.dtype)
+        self.packed = available("pack")
+        # The hint is the usual number of rows; any number works.
+        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight_OI, 64) if self.packed else weight_OI.clone()
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x = x.to(self.dtype)
+        if self.packed:
+            y = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias_O, "none", [], "")
+        else:
+            y = F.linear(x, self.weight, self.bias_O)
+        return y.float()
+
+
+class Int8:
+    """x W^T + b in int8: each row of x is scaled to the range of int8, the products are added up in int32.
+
+    This kernel is at its best for few rows, as in a step of decoding.
+    """
+
+    def __init__(self, quantized_OI: Tensor, scale_O: Tensor, bias_O: Tensor | None) -> None:
+        self.bias_O = torch.zeros_like(scale_O) if bias_O is None else bias_O
+        self.levels = _levels()
+        self.packed = _pack_int8(quantized_OI, scale_O)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        largest = _largest(x)
+        y = _int8_product(x / largest, self.levels, self.packed)
+        return torch.addcmul(self.bias_O, y, largest, out=y)
+
+
+class Int8Wide:
+    """As Int8, for many rows or many outputs; needs no copy of the matrix, which can serve as an embedding too."""
+
+    def __init__(self, quantized_OI: Tensor, scale_O: Tensor, bias_O: Tensor | None) -> None:
+        self.weight_IO = quantized_OI.t() if available("integers") else quantized_OI.t().float()
+        self.scale_O = scale_O / _LEVELS
+        self.bias_O = bias_O
+
+    def __call__(self, x: Tensor) -> Tensor:
+        x_MI = x.flatten(0, -2)
+        largest_M1 = _largest(x_MI)
+        quantized_MI = (x_MI * (_LEVELS / largest_M1)).round_().to(self.weight_IO.dtype)
+        y_MO = _integer_product(quantized_MI, self.weight_IO).mul_(self.scale_O)
+        if self.bias_O is None:
+            y_MO.mul_(largest_M1)
+        else:
+            torch.addcmul(self.bias_O, y_MO, largest_M1, out=y_MO)
+        return y_MO.unflatten(0, x.shape[:-1])
+
+
+def _largest(x: Tensor) -> Tensor:
+    """The largest magnitude in each row (..., 1)."""
+    return torch.maximum(x.amax(-1, keepdim=True), x.amin(-1, keepdim=True).neg_()).clamp_min_(_TINY)
+
+
+def _pack_int8(quantized_OI: Tensor, scale_O: Tensor) -> torch.ScriptObject:
+    """The matrix in the form of torch's quantized kernels, which take the input as quantized by `_int8_product`."""
+    zeros_O = torch.zeros(len(scale_O), dtype=torch.long)
+    with warnings.catch_warnings():
+        # Torch means to drop tensors of this kind one day; `available` will then say so.
+        warnings.filterwarnings("ignore", message=".*deprecated", category=UserWarning)
+        weight = torch._make_per_channel_quantized_tensor(quantized_OI, scale_O.double(), zeros_O, 0)
+    return torch.ops.quantized.linear_prepack(weight, None)
+
+
+def _int8_product(x: Tensor, levels: int, packed: torch.ScriptObject) -> Tensor:
+    """x W^T, each entry of x, within [-1, 1], rounded to one of 2 * levels + 1 steps."""
+    return torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32(x, 1 / levels, levels + 1, packed)
+
+
+def _integer_product(x_MI: Tensor, weight_IO: Tensor) -> Tensor:
+    """The product of two matrices of int8, or of whole numbers in float32, as float32."""
+    return torch._int_mm(x_MI, weight_IO).float() if x_MI.dtype == torch.int8 else x_MI @ weight_IO
+
+
+@lru_cache
+def available(kernel: Literal["pack", "int8", "integers"]) -> bool:
+    """Whether this torch, on this processor, has the kernel: it is tried on a small product."""
+    one = torch.eye(32)
+    try:
+        match kernel:
+            case "pack":
+                packed = torch.ops.mkldnn._reorder_linear_weight(one, 32)
+                y_MO = torch.ops.mkldnn._linear_pointwise(one, packed, None, "none", [], "")
+            case "int8":
+                y_MO = _int8_product(one, _LEVELS // 2, _pack_int8(*quantize(one)))
+            case "integers":
+                y_MO = _integer_product(one.to(torch.int8), one.to(torch.int8))
+    except (AttributeError, RuntimeError):  # NotImplementedError is one of the latter
+        return False
+    return bool(torch.allclose(y_MO, one, atol=0.02))
+
+
+@lru_cache
+def _levels() -> int:
+    """Steps on either side of 0 for the input of int8 products: 127, or 63 where the sums would overflow.
+
+    Processors without VNNI add two products in 16 bits first, and 2 * 255 * 127 does not fit.
+    """
+    full = torch.ones(4, 64)
+    y_MO = _int8_product(full, _LEVELS, _pack_int8(*quantize(full)))
+    return _LEVELS if bool(torch.allclose(y_MO, torch.full_like(y_MO, 64.0), rtol=1e-3)) else _LEVELS // 2

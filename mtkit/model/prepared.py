@@ -1,0 +1,314 @@
+"""A Transformer prepared for decoding on a CPU: the same function as `Transformer.start` and `step`, faster.
+
+What it does differently, and why:
+
+- Every matrix is packed or quantized (kernels.py), queries, keys and values in one product.
+- The keys and values of a step's self-attention lie together, step after step, in buffers with room to grow: adding a
+  step is one contiguous write, and one query against few keys is cheaper written out over all rows at once than as many
+  small matrix products.
+- Reordering moves only rows that change their place; search keeps hypotheses in place where it can.
+- A batch without padding has no mask.
+
+The tests hold it to `Transformer`, which stays the readable form and the one for training and other devices.
+
+Shapes: B sentences, S source length, K rows a sentence, N = B * K rows, T steps, C room for steps, D d_model, H heads,
+E head width, V vocabulary.
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mtkit.ids import PAD
+from mtkit.model.attention import MultiHeadAttention
+from mtkit.model.kernels import Int8Wide, LinearMap, Precision, Use, prepare, quantize
+from mtkit.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
+from mtkit.model.positions import Positions, Rotary
+from mtkit.model.transformer import Transformer
+
+_ROOM = 16  # steps that a buffer grows by
+
+
+class Embedding:
+    """Rows of a table, scaled; the table in float32, or in int8 with a scale a row."""
+
+    def __init__(self, table_VD: Tensor, factor: float, scale_V: Tensor | None) -> None:
+        self.table_VD = table_VD
+        self.factor = factor
+        self.scale_V = None if scale_V is None else scale_V * factor
+
+    def __call__(self, ids: Tensor) -> Tensor:
+        rows = F.embedding(ids, self.table_VD) if self.scale_V is None else self.table_VD[ids]
+        return rows * (self.factor if self.scale_V is None else self.scale_V[ids][..., None])
+
+
+class Frame:
+    """Residual connection and LayerNorm around a block, as `layers.Residual` without dropout."""
+
+    def __init__(self, residual: Residual) -> None:
+        self.norm = residual.norm
+        self.pre = residual.pre
+
+    def __call__(self, x: Tensor, block: Callable[[Tensor], Tensor]) -> Tensor:
+        if self.pre:
+            return block(self._norm(x)).add_(x)
+        return self._norm(block(x).add_(x))
+
+    def _norm(self, x: Tensor) -> Tensor:
+        return torch.layer_norm(x, self.norm.normalized_shape, self.norm.weight, self.norm.bias, self.norm.eps)
+
+
+class Block:
+    """The feed-forward block."""
+
+    def __init__(self, block: FeedForward, precision: Precision, use: Use) -> None:
+        self.inner = prepare(block.inner.weight, block.inner.bias, precision, use)
+        self.outer = prepare(block.outer.weight, block.outer.bias, precision, use)
+        self.activation = torch.relu_ if block.activation is F.relu else block.activation
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.outer(self.activation(self.inner(x)))
+
+
+class SelfMaps:
+    """The linear maps of a self-attention: queries, keys and values at once, and the output."""
+
+    def __init__(self, attention: MultiHeadAttention, precision: Precision, use: Use) -> None:
+        self.heads = attention.heads
+        self.input = prepare(attention.input.weight, attention.input.bias, precision, use)
+        self.output = prepare(attention.output.weight, attention.output.bias, precision, use)
+
+    def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of x (..., D), each (..., H, E)."""
+        q, k, v = self.input(x).unflatten(-1, (3, self.heads, -1)).unbind(-3)
+        return q, k, v
+
+
+class CrossMaps:
+    """The linear maps of a cross-attention; keys and values are made once a sentence."""
+
+    def __init__(self, attention: MultiHeadAttention, precision: Precision) -> None:
+        d_model = attention.d_model
+        weight, bias = attention.input.weight, attention.input.bias
+        self.heads = attention.heads
+        self.queries = prepare(weight[:d_model], bias[:d_model], precision, "step")
+        self._keys_values = prepare(weight[d_model:], bias[d_model:], precision, "wide")
+        self.output = prepare(attention.output.weight, attention.output.bias, precision, "step")
+
+    def keys_values(self, memory_BSD: Tensor, per_source: int) -> tuple[Tensor, Tensor]:
+        """Keys and values, each as SBHE for one row a sentence, as BHSE for several."""
+        both_BS2HE = self._keys_values(memory_BSD).unflatten(-1, (2, self.heads, -1))
+        k, v = both_BS2HE.permute(*((2, 1, 0, 3, 4) if per_source == 1 else (2, 0, 3, 1, 4))).contiguous()
+        return k, v
+
+
+@dataclass(slots=True)
+class Past:
+    """Keys and values of one layer's self-attention, for steps 0 .. T - 1 of C."""
+
+    keys_CNHE: Tensor
+    values_CNHE: Tensor
+
+    def append(self, k_NHE: Tensor, v_NHE: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """Add step `length` (mutates the buffers); returns keys_TNHE and values_TNHE of all steps so far."""
+        if length == len(self.keys_CNHE):
+            self.keys_CNHE, self.values_CNHE = _grown(self.keys_CNHE), _grown(self.values_CNHE)
+        self.keys_CNHE[length], self.values_CNHE[length] = k_NHE, v_NHE
+        return self.keys_CNHE[: length + 1], self.values_CNHE[: length + 1]
+
+    def move(self, to_M: Tensor, from_M: Tensor, length: int) -> None:
+        """Overwrite rows `to_M` by rows `from_M` (mutates the buffers)."""
+        for buffer_CNHE in (self.keys_CNHE, self.values_CNHE):
+            used_TNHE = buffer_CNHE[:length]
+            used_TNHE.index_copy_(1, to_M, used_TNHE.index_select(1, from_M))
+
+    def keep(self, rows_N: Tensor, length: int) -> None:
+        """Keep these rows, in this order (mutates the buffers)."""
+        self.keys_CNHE = _grown(self.keys_CNHE[:length].index_select(1, rows_N))
+        self.values_CNHE = _grown(self.values_CNHE[:length].index_select(1, rows_N))
+
+
+def _grown(buffer_CNHE: Tensor) -> Tensor:
+    """The buffer with room for more steps at its end."""
+    steps = len(buffer_CNHE)
+    grown = buffer_CNHE.new_empty(steps + _ROOM, *buffer_CNHE.shape[1:])
+    grown[:steps] = buffer_CNHE
+    return grown
+
+
+@dataclass(slots=True)
+class PreparedState:
+    """What decoding remembers: as `state.DecoderState`, in other layouts.
+
+    With one row a sentence `cross` holds keys and values_SBHE and `mask` is mask_SB1, otherwise they are BHSE and
+    mask_B11S; it is 0 or -inf, None where there is no padding.
+    """
+
+    per_source: int
+    cross: list[tuple[Tensor, Tensor]]
+    mask: Tensor | None
+    past: list[Past]
+    record_attention: bool
+    length: int = 0
+    attention_NS: Tensor | None = None
+
+    def select(self, rows_N: Tensor) -> None:
+        """Keep these rows, in this order, as `protocol.State.select` (mutates the state)."""
+        rows = self.past[0].keys_CNHE.shape[1]
+        sentences_B = rows_N[:: self.per_source] // self.per_source
+        before = rows // self.per_source
+        if len(sentences_B) == before and torch.equal(sentences_B, torch.arange(before)):
+            to_M = (rows_N != torch.arange(rows)).nonzero().squeeze(1)
+            if len(to_M):
+                from_M = rows_N[to_M]
+                for past in self.past:
+                    past.move(to_M, from_M, self.length)
+            return
+        for past in self.past:
+            past.keep(rows_N, self.length)
+        at = 1 if self.per_source == 1 else 0
+        self.cross = [(k.index_select(at, sentences_B), v.index_select(at, sentences_B)) for k, v in self.cross]
+        if self.mask is not None:
+            self.mask = self.mask.index_select(at, sentences_B)
+
+
+def _attend(q_NHE: Tensor, keys_TNHE: Tensor, values_TNHE: Tensor, mask_TN1: Tensor | None) -> tuple[Tensor, Tensor]:
+    """One query a row against T keys of its own: the mixed values_NHE, and the weights_TNH."""
+    scores_TNH = torch.linalg.vecdot(keys_TNHE, (q_NHE * q_NHE.shape[-1] ** -0.5)[None])
+    if mask_TN1 is not None:
+        scores_TNH += mask_TN1
+    weights_TNH = scores_TNH.softmax(0)
+    return (values_TNHE * weights_TNH[..., None]).sum(0), weights_TNH
+
+
+class PreparedEncoderLayer:
+    """As `layers.EncoderLayer`."""
+
+    def __init__(self, layer: EncoderLayer, precision: Precision) -> None:
+        self.maps = SelfMaps(layer.self_attention, precision, "wide")
+        self.self_frame = Frame(layer.self_frame)
+        self.block = Block(layer.feed_forward, precision, "wide")
+        self.block_frame = Frame(layer.feed_forward_frame)
+
+    def __call__(self, x_BSD: Tensor, mask_B11S: Tensor | None, positions: Positions) -> Tensor:
+        """x_BSD after the layer."""
+
+        def attend(y_BSD: Tensor) -> Tensor:
+            q, k, v = (part.transpose(1, 2) for part in self.maps.queries_keys_values(y_BSD))
+            q, k = positions.rotate(q, 0), positions.rotate(k, 0)
+            mixed_BHSE = F.scaled_dot_product_attention(q, k, v, attn_mask=mask_B11S)
+            return self.maps.output(mixed_BHSE.transpose(1, 2).flatten(2))
+
+        return self.block_frame(self.self_frame(x_BSD, attend), self.block)
+
+
+class PreparedDecoderLayer:
+    """As `layers.DecoderLayer`, one step at a time."""
+
+    def __init__(self, layer: DecoderLayer, precision: Precision) -> None:
+        self.maps = SelfMaps(layer.self_attention, precision, "step")
+        self.self_frame = Frame(layer.self_frame)
+        self.cross_maps = CrossMaps(layer.cross_attention, precision)
+        self.cross_frame = Frame(layer.cross_frame)
+        self.block = Block(layer.feed_forward, precision, "step")
+        self.block_frame = Frame(layer.feed_forward_frame)
+
+    def __call__(self, x_ND: Tensor, index: int, state: PreparedState, positions: Positions, record: bool) -> Tensor:
+        """x_ND after this layer, the state's number `index`; notes the attention where `record`. Mutates the state."""
+
+        def attend(y_ND: Tensor) -> Tensor:
+            q, k, v = self.maps.queries_keys_values(y_ND)
+            if isinstance(positions, Rotary):
+                q = positions.rotate(q[:, :, None], state.length).squeeze(2)
+                k = positions.rotate(k[:, :, None], state.length).squeeze(2)
+            keys_TNHE, values_TNHE = state.past[index].append(k, v, state.length)
+            return self.maps.output(_attend(q, keys_TNHE, values_TNHE, None)[0].flatten(1))
+
+        def look_up(y_ND: Tensor) -> Tensor:
+            keys, values = state.cross[index]
+            q_NHE = self.cross_maps.queries(y_ND).unflatten(1, (self.cross_maps.heads, -1))
+            if state.per_source == 1:
+                mixed_NHE, weights_SNH = _attend(q_NHE, keys, values, state.mask)
+                if record:
+                    state.attention_NS = weights_SNH.mean(2).t()
+                return self.cross_maps.output(mixed_NHE.flatten(1))
+            q_BHKE = q_NHE.unflatten(0, (-1, state.per_source)).transpose(1, 2)
+            scores_BHKS = (q_BHKE * q_BHKE.shape[-1] ** -0.5) @ keys.transpose(2, 3)
+            if state.mask is not None:
+                scores_BHKS += state.mask
+            weights_BHKS = scores_BHKS.softmax(-1)
+            if record:
+                state.attention_NS = weights_BHKS.mean(1).flatten(0, 1)
+            return self.cross_maps.output((weights_BHKS @ values).transpose(1, 2).reshape(y_ND.shape))
+
+        x_ND = self.cross_frame(self.self_frame(x_ND, attend), look_up)
+        return self.block_frame(x_ND, self.block)
+
+
+class PreparedTransformer:
+    """Implements `search.protocol.SearchModel` for a `Transformer`, of which it keeps no large tensor."""
+
+    def __init__(self, model: Transformer, precision: Precision = "float32") -> None:
+        self.vocab_size = model.vocab_size
+        self.precision = precision
+        self.source_positions, self.target_positions = model.source_positions, model.target_positions
+        encoder: Iterable[EncoderLayer] = model.encoder  # type: ignore[assignment]
+        decoder: Iterable[DecoderLayer] = model.decoder  # type: ignore[assignment]
+        self.encoder = [PreparedEncoderLayer(layer, precision) for layer in encoder]
+        self.decoder = [PreparedDecoderLayer(layer, precision) for layer in decoder]
+        self.encoder_norm, self.decoder_norm = model.encoder_norm, model.decoder_norm
+        self.target_embedding, self.output = _vocabulary(model, precision)
+        self.source_embedding = self.target_embedding
+        if model.source_embedding is not model.target_embedding:
+            self.source_embedding = _embedding(model.source_embedding.weight, model.scale, precision)
+
+    def start(self, source_BS: Tensor, per_source: int, attention: bool = False) -> PreparedState:
+        """See SearchModel."""
+        real_BS = source_BS != PAD
+        mask_B11S = None
+        if not bool(real_BS.all()):
+            mask_B11S = torch.zeros(source_BS.shape).masked_fill_(~real_BS, -math.inf)[:, None, None, :]
+        x_BSD = self.source_positions.embed(self.source_embedding(source_BS), 0)
+        for layer in self.encoder:
+            x_BSD = layer(x_BSD, mask_B11S, self.source_positions)
+        memory_BSD = self.encoder_norm(x_BSD)
+        heads, width = self.decoder[0].maps.heads, memory_BSD.shape[2]
+        shape = (_ROOM, len(source_BS) * per_source, heads, width // heads)
+        return PreparedState(
+            per_source=per_source,
+            cross=[layer.cross_maps.keys_values(memory_BSD, per_source) for layer in self.decoder],
+            mask=mask_B11S if mask_B11S is None or per_source > 1 else mask_B11S[:, 0, 0].t()[:, :, None].contiguous(),
+            past=[Past(memory_BSD.new_empty(shape), memory_BSD.new_empty(shape)) for _ in self.decoder],
+            record_attention=attention,
+        )
+
+    def step(self, ids_N: Tensor, state: PreparedState) -> Tensor:
+        """See SearchModel."""
+        x_ND = self.target_positions.embed(self.target_embedding(ids_N)[:, None], state.length).squeeze(1)
+        last = len(self.decoder) - 1
+        for index, layer in enumerate(self.decoder):
+            x_ND = layer(x_ND, index, state, self.target_positions, state.record_attention and index == last)
+        state.length += 1
+        return self.output(self.decoder_norm(x_ND))
+
+
+def _embedding(table_VD: Tensor, factor: float, precision: Precision) -> Embedding:
+    """The embedding with this table, its rows multiplied by `factor`."""
+    if precision == "int8":
+        quantized_VD, scale_V = quantize(table_VD.detach())
+        return Embedding(quantized_VD, factor, scale_V)
+    return Embedding(table_VD.detach().clone(), factor, None)
+
+
+def _vocabulary(model: Transformer, precision: Precision) -> tuple[Embedding, LinearMap]:
+    """The target embedding and the output map; in int8 they share one table where the model ties them."""
+    embedding = _embedding(model.target_embedding.weight, model.scale, precision)
+    if precision != "int8" or model.output.weight is not model.target_embedding.weight:
+        return embedding, prepare(model.output.weight, model.output.bias, precision, "wide")
+    assert embedding.scale_V is not None
+    bias_V = None if model.output.bias is None else model.output.bias.detach().clone()
+    return embedding, Int8Wide(embedding.table_VD, embedding.scale_V / model.scale, bias_V)

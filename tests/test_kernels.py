@@ -1,0 +1,95 @@
+"""Linear maps prepared for decoding: the plain product, within what each precision promises."""
+
+from typing import get_args
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from mtkit.model import kernels
+from mtkit.model.kernels import Int8Wide, Precision, Use, prepare, quantize
+
+PRECISIONS = get_args(Precision)
+USES = get_args(Use)
+# The largest error, relative to the largest result: rounding, 8 bits of mantissa, steps of 1/127 on both sides.
+TOLERANCES = {"float32": 1e-6, "bfloat16": 2e-2, "int8": 2e-2}
+
+
+def numbers(*shape: int, seed: int = 1) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def error(got: Tensor, wanted: Tensor) -> float:
+    return float((got - wanted).abs().max() / wanted.abs().max())
+
+
+@pytest.fixture(params=[True, False], ids=["kernels", "plain"])
+def with_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bool:
+    """With torch's kernels, and as on a build that has none of them."""
+    if not request.param:
+        monkeypatch.setattr(kernels, "available", lambda kernel: False)
+    return request.param
+
+
+@pytest.mark.parametrize("precision", PRECISIONS)
+@pytest.mark.parametrize("use", USES)
+@pytest.mark.parametrize("biased", [True, False])
+@pytest.mark.parametrize("shape", [(1, 48), (70, 48), (3, 5, 48)])
+def test_equals_the_plain_product(
+    with_kernels: bool, precision: Precision, use: Use, biased: bool, shape: tuple[int, ...]
+) -> None:
+    weight, bias, x = numbers(80, 48, seed=2), numbers(80, seed=3) if biased else None, numbers(*shape)
+    before = x.clone()
+    y = prepare(weight, bias, precision, use)(x)
+    assert y.dtype == torch.float32
+    assert error(y, F.linear(x, weight, bias)) < TOLERANCES[precision]
+    assert torch.equal(x, before)
+
+
+@pytest.mark.parametrize("use", USES)
+def test_int8_has_the_same_result_with_and_without_kernels(use: Use, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The arithmetic is one; kernels differ only in how fast they do it."""
+    weight, bias, x = numbers(80, 48, seed=2), numbers(80, seed=3), numbers(70, 48)
+    fast = prepare(weight, bias, "int8", use)(x)
+    monkeypatch.setattr(kernels, "available", lambda kernel: False)
+    assert error(prepare(weight, bias, "int8", use)(x), fast) < 1e-5
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_row_does_not_know_its_neighbours(use: Use) -> None:
+    """Bit for bit, also beside a row of huge numbers: or a translation would depend on its batch."""
+    layer = prepare(numbers(80, 48, seed=2), numbers(80, seed=3), "int8", use)
+    x = numbers(9, 48)
+    alone = torch.cat([layer(row[None]) for row in x])
+    x_beside = torch.cat((x, 1e4 * numbers(1, 48, seed=4), torch.zeros(1, 48)))
+    assert torch.equal(layer(x_beside)[:9], alone)
+
+
+@pytest.mark.parametrize("use", USES)
+def test_a_row_of_zeros_gives_the_bias(use: Use) -> None:
+    bias = numbers(80, seed=3)
+    assert torch.equal(prepare(numbers(80, 48), bias, "int8", use)(torch.zeros(2, 48)), bias.expand(2, -1))
+
+
+def test_sums_at_the_limits_of_int8_do_not_overflow() -> None:
+    """Processors without VNNI add pairs of products in 16 bits; the input then gets one bit less."""
+    weight = torch.ones(64, 512)
+    for sign in (1.0, -1.0):
+        y = prepare(weight, None, "int8", "step")(torch.full((40, 512), sign))
+        torch.testing.assert_close(y, torch.full((40, 64), 512.0 * sign), rtol=1e-3, atol=0)
+
+
+def test_quantized_rows_are_within_half_a_step() -> None:
+    weight = numbers(6, 50) * torch.tensor([1e-3, 1.0, 5.0, 1e3, 0.0, 2.0])[:, None]
+    quantized, scale = quantize(weight)
+    assert quantized.dtype == torch.int8
+    assert quantized.abs().max() == 127
+    assert ((quantized * scale[:, None] - weight).abs() <= scale[:, None] / 2 + 1e-6 * weight.abs()).all()
+
+
+def test_a_wide_matrix_is_not_copied() -> None:
+    quantized, scale = quantize(numbers(80, 48))
+    if not kernels.available("integers"):
+        pytest.skip("this torch has no product of int8 matrices")
+    assert Int8Wide(quantized, scale, None).weight_IO.data_ptr() == quantized.data_ptr()
