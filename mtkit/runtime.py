@@ -246,3 +246,12 @@ def _left(group: Path, limit: str, used: str, cached: str) -> list[int]:
 def job_share() -> int:
     """How many processes of this job share the machine; 1 without torchrun."""
     return int(os.environ.get("LOCAL_WORLD_SIZE") or 1)
+
+
+def page_faults() -> int:
+    """How often the system had to give or map memory to this process so far; 0 if unknown (Windows)."""
+    try:
+        import resource
+    except ImportError:
+        return 0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

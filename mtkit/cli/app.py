@@ -39,6 +39,7 @@ SUMMARIES = {
     "export": "Write a model for CTranslate2 or Hugging Face, and compare.",
     "import": "Make a model folder of a Hugging Face MarianMT model.",
     "recipe": "Look at recipes: show one resolved, diff two, print the schema.",
+    "bench": "Measure the speed of training, and where the time goes.",
 }
 """Every command with its line in `mtkit --help`."""
 
@@ -132,9 +133,11 @@ def _listed() -> None:
 def _command(name: str) -> Any:
     """A command, or a group of them, ready to parse its arguments."""
     settings = {"help_option_names": ["-h", "--help"]}
-    if name == "recipe":
-        from mtkit.cli.recipe import COMMANDS, HELP
-
+    if name in ("recipe", "bench"):
+        if name == "recipe":
+            from mtkit.cli.recipe import COMMANDS, HELP
+        else:
+            from mtkit.cli.bench import COMMANDS, HELP
         group = typer.Typer(add_completion=False, rich_markup_mode=None, no_args_is_help=True)
         group.callback()(lambda: None)
         for each, function in COMMANDS.items():
