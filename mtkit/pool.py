@@ -1,0 +1,164 @@
+"""Searching in several processes on the cores of one machine, over one copy of the weights.
+
+The processes are forks of this one: they share its memory, so the weights are there once, ready. Each uses one thread,
+for two processes of one thread decode faster than one of two. A worker has one batch in hand and one waiting; its
+answers come back as they are ready.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import queue
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterable, Iterator
+from itertools import chain, islice
+from multiprocessing.connection import Connection, wait
+from typing import Any
+
+import torch
+
+from mtkit.engine import Batch, Engine
+from mtkit.errors import MtkitError, UsageError
+from mtkit.search.protocol import Hypothesis
+from mtkit.sections.search import Search
+
+_IN_HAND = 2  # batches of a worker: one at work, one waiting
+
+
+class PoolEngine:
+    """An engine of `workers` processes, each a fork of this one with its engine `own`, which must be on a CPU.
+
+    The processes start with the first search of more than one batch, and end with this one or with `close`.
+    """
+
+    def __init__(self, own: Engine, workers: int) -> None:
+        """Raises UsageError on a system without fork."""
+        if workers > 1 and not can_fork():
+            raise UsageError(
+                f"{workers} workers: this system cannot fork a process", "use one worker, and more threads"
+            )
+        self.own = own
+        self.workers = workers
+        self._processes: list[multiprocessing.process.BaseProcess] = []
+        self._pipes: list[Connection] = []
+        self._searches = 0
+
+    def search(
+        self, batches: Iterable[Batch], config: Search, attention: bool
+    ) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
+        """See Engine. Raises what a worker raises, and MtkitError when one is killed."""
+        rest = iter(batches)
+        first = list(islice(rest, 2))
+        if len(first) < 2 or self.workers == 1:
+            yield from self.own.search(chain(first, rest), config, attention)
+            return
+        if not self._processes:
+            self._start()
+        self._searches += 1
+        yield from self._hand_out(enumerate(chain(first, rest)), config, attention)
+
+    def close(self) -> None:
+        """End the processes."""
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.join()
+        self._processes, self._pipes = [], []
+
+    def _hand_out(
+        self, batches: Iterator[tuple[int, Batch]], config: Search, attention: bool
+    ) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
+        """Keep every worker in work until there are no more batches; yield the answers."""
+        owed = dict.fromkeys(self._pipes, 0)
+        for pipe in self._pipes * _IN_HAND:
+            owed[pipe] += self._send(pipe, batches, config, attention)
+        while any(owed.values()):
+            for ready in wait([pipe for pipe, count in owed.items() if count]):
+                assert isinstance(ready, Connection)
+                search, place, answer = self._receive(ready)
+                if search != self._searches:
+                    continue  # of a search that was left before its end
+                if isinstance(answer, BaseException):
+                    raise answer
+                owed[ready] += self._send(ready, batches, config, attention) - 1
+                yield place, answer
+
+    def _send(self, pipe: Connection, batches: Iterator[tuple[int, Batch]], config: Search, attention: bool) -> int:
+        """Hand the next batch to a worker; returns how many there was, 0 or 1."""
+        for place, batch in batches:
+            with contextlib.suppress(BrokenPipeError):  # the worker has died; _receive tells
+                pipe.send((self._searches, place, batch, config, attention))
+            return 1
+        return 0
+
+    def _receive(self, pipe: Connection) -> tuple[int, int, Any]:
+        try:
+            return pipe.recv()
+        except (EOFError, ConnectionResetError):
+            process = self._processes[self._pipes.index(pipe)]
+            process.join()
+            code = process.exitcode
+            how = f"signal {signal.Signals(-code).name}" if code and code < 0 else f"exit code {code}"
+            raise MtkitError(
+                f"a worker process ended early ({how})",
+                "it may have run out of memory; try fewer --workers, or a smaller --max-tokens",
+            ) from None
+
+    def _start(self) -> None:
+        # What is still in the buffers would be written once by each process.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        fork = multiprocessing.get_context("fork")
+        for _ in range(self.workers):
+            here, there = fork.Pipe()
+            process = fork.Process(target=_serve, args=(self.own, there, [*self._pipes, here]), daemon=True)
+            process.start()
+            there.close()
+            self._processes.append(process)
+            self._pipes.append(here)
+
+
+def can_fork() -> bool:
+    """Whether a process may be forked once torch has computed in it: on Linux."""
+    return sys.platform == "linux"
+
+
+def _serve(engine: Engine, pipe: Connection, others: list[Connection]) -> None:
+    """The life of a worker: batches from the pipe, answers into it, until the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C at the terminal is the parent's business
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    for other in others:  # ends of the parent, which keep the pipes of other workers open
+        other.close()
+    torch.set_num_threads(1)
+    answers: queue.SimpleQueue[Any] = queue.SimpleQueue()
+    # Sent by a thread: were this one to wait for the parent to read a long answer, the parent could at the same time
+    # wait for it to read a long batch.
+    threading.Thread(target=_send_all, args=(answers, pipe), daemon=True).start()
+    while True:
+        try:
+            number, place, batch, config, attention = pipe.recv()
+        except (EOFError, ConnectionResetError):
+            os._exit(0)
+        answers.put((number, place, _answer(engine, batch, config, attention)))
+
+
+def _answer(engine: Engine, batch: Batch, config: Search, attention: bool) -> list[list[Hypothesis]] | Exception:
+    try:
+        [(_, found)] = engine.search([batch], config, attention)
+        return found
+    except MtkitError as error:
+        return error
+    except Exception as error:  # goes to the parent, which raises it
+        error.add_note(traceback.format_exc())
+        return error
+
+
+def _send_all(answers: "queue.SimpleQueue[Any]", pipe: Connection) -> None:
+    while True:
+        try:
+            pipe.send(answers.get())
+        except (BrokenPipeError, ConnectionResetError):
+            os._exit(1)  # the parent is gone
