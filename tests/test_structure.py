@@ -70,7 +70,6 @@ ROWS = {
     "mtkit.convert.import_report": 6,
     "mtkit.pipeline": 6.5,  # it runs the trainer as one of its stages
     "mtkit.bench": 6.5,  # it trains, to measure
-    "mtkit.bench": 6.5,  # it trains, to measure
     "mtkit.cli": 7,
     "mtkit.__main__": 8,
 }
