@@ -30,6 +30,15 @@ def text_line(translation: Translation) -> str:
     return translation.text + "\n"
 
 
+def alignment_line(translation: Translation) -> str:
+    """The alignment of the best translation as one line of Pharaoh pairs, such as `0-0 2-1`; blank for a blank line."""
+    return _pharaoh(translation.hypotheses[0]) + "\n"
+
+
+def _pharaoh(hypothesis: TextHypothesis) -> str:
+    return " ".join(f"{source}-{target}" for source, target in hypothesis.alignment or ())
+
+
 def n_best_lines(translation: Translation) -> str:
     """All hypotheses in the n-best format of Moses: `id ||| text ||| features ||| score`, one a line, best first.
 
@@ -103,5 +112,5 @@ def _fields(hypothesis: TextHypothesis) -> dict[str, Any]:
         "tokens": list(hypothesis.tokens or ()),
         "token_log_probabilities": list(hypothesis.token_log_probabilities),
         "end_log_probabilities": list(hypothesis.end_log_probabilities),
-        "alignment": " ".join(f"{source}-{target}" for source, target in hypothesis.alignment or ()),
+        "alignment": _pharaoh(hypothesis),
     }

@@ -72,6 +72,25 @@ class Ranks:
             dist.all_gather_object(values, value, group=self.patient)
         return values
 
+    def hand_out(self, values: Sequence[Any] | None) -> Any:
+        """Of rank 0's `values`, one for each rank, this rank's. The others wait for it for as long as it takes."""
+        if self.world == 1:
+            assert values is not None
+            return values[0]
+        mine: list[Any] = [None]
+        with self._linked():
+            dist.scatter_object_list(mine, None if values is None else list(values), src=0, group=self.patient)
+        return mine[0]
+
+    def hand_in(self, value: T) -> list[T] | None:
+        """On rank 0 every rank's value, in the order of the ranks; None on the others."""
+        if self.world == 1:
+            return [value]
+        values: list[Any] | None = [None] * self.world if self.leads else None
+        with self._linked():
+            dist.gather_object(value, values, dst=0, group=self.patient)
+        return values
+
     def lead(self, work: Callable[[], T]) -> T:
         """Rank 0 does the work while the others wait; its result is everybody's.
 
@@ -130,7 +149,7 @@ class Ranks:
 def _lost(error: RuntimeError) -> TrainingError:
     return TrainingError(
         f"the connection to another rank is lost: {str(error).strip().splitlines()[0]}",
-        "if that rank has said why, mend it; the same command goes on from the last checkpoint",
+        "if that rank has said why, mend it, and run the same command again; training goes on from its last checkpoint",
     )
 
 

@@ -21,6 +21,7 @@ from mtkit.errors import DataError, ModelError, UsageError
 from mtkit.ids import EOS
 from mtkit.metrics import bleu_tokenizer
 from mtkit.model.kernels import Precision
+from mtkit.pool import PoolEngine
 from mtkit.recipe import Recipe
 from mtkit.runtime import resolve_device
 from mtkit.search.ensemble import Ensemble
@@ -90,13 +91,16 @@ class Translator:
         ensemble: Sequence[str | PathLike[str]] = (),
         combine: Literal["arithmetic", "geometric"] = "arithmetic",
         precision: Precision = "float32",
+        workers: int = 1,
     ) -> "Translator":
         """The translator in a model folder such as runs/quickstart/model.
 
         `device` is auto, cpu, cuda, cuda:N or mps. The models of the folders in `ensemble` vote with it: their
         probabilities are averaged by the arithmetic or geometric mean; recipe and tokenizers are those of `folder`.
-        `precision` is float32, bfloat16 or, on a CPU, int8.
-        Raises ModelError when a folder is damaged or an ensemble's tokenizers differ, UsageError for the device.
+        `precision` is float32, bfloat16 or, on a CPU, int8. More than one of `workers` search in as many processes,
+        of one thread each, on Linux and a CPU.
+        Raises ModelError when a folder is damaged or an ensemble's tokenizers differ, UsageError for the device, and
+        for workers that it cannot have.
         """
         target = resolve_device(device)
         model, recipe, tokenizers = load_model(Path(folder), target)
@@ -111,7 +115,12 @@ class Translator:
                 )
             models.append(decoding_model(other_model, target, precision))
         joined = Ensemble(models, combine) if ensemble else models[0]
-        return cls(ModelEngine(joined, target, decoding_dtype(target, precision)), recipe, tokenizers)
+        engine: Engine = ModelEngine(joined, target, decoding_dtype(target, precision))
+        if workers > 1:
+            if target.type != "cpu":
+                raise UsageError(f"{workers} workers on device {target}", "several workers are for device cpu")
+            engine = PoolEngine(engine, workers)
+        return cls(engine, recipe, tokenizers)
 
     def translate(self, lines: Sequence[str], search: Search | None = None) -> list[str]:
         """The best translation of each line, in order; of a blank line the empty string.

@@ -9,6 +9,7 @@ import json
 import logging
 import lzma
 import os
+import re
 import select
 import signal
 import subprocess
@@ -306,6 +307,24 @@ def test_json_tells_everything_about_every_line(run: Run, translator: Translator
             links = [link.split("-") for link in each["alignment"].split()]
             assert [int(token) for _, token in links] == list(range(len(each["tokens"])))
             assert all(int(source) < len(record["source_pieces"]) for source, _ in links)
+
+
+def test_alignments_alone_are_those_of_json_one_line_a_line(run: Run) -> None:
+    ended = run("--alignments", stdin=text(LINES))
+    records = map(json.loads, run("--json", stdin=text(LINES)).lines)
+    assert ended.lines == [record["alignment"] for record in records]
+    assert [bool(line) for line in ended.lines] == [True, False, True, False, True]
+    assert re.fullmatch(r"\d+-\d+( \d+-\d+)*", ended.lines[0])
+
+
+def test_two_output_formats_are_refused(run: Run) -> None:
+    ended = run("--alignments", "--json", stdin=text(LINES))
+    assert (ended.code, ended.out) == (2, b"")
+    assert "--json and --alignments are two formats" in ended.err
+
+
+def test_a_dash_is_stdin_and_stdout(run: Run) -> None:
+    assert run("-i", "-", "-o", "-", stdin=text(LINES)).out == run(stdin=text(LINES)).out != b""
 
 
 def test_no_reader_breaks_a_json_line(run: Run) -> None:
@@ -680,23 +699,28 @@ def test_a_full_disk_under_stdout_is_an_error(model: Path) -> None:
     assert b"Exception ignored" not in result.stderr
 
 
-def test_ctrl_c_ends_after_a_whole_line_with_130(model: Path, tmp_path: Path) -> None:
+ENDINGS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+
+
+@pytest.mark.parametrize(("number", "code"), ENDINGS)
+def test_a_signal_ends_after_a_whole_line(model: Path, tmp_path: Path, number: signal.Signals, code: int) -> None:
     """The pipe on stdout is full, so the signal meets a write that has done part of its work."""
     (tmp_path / "in.txt").write_bytes(text(["the river sees the horse today. " * 40] * 20))
     process = start(command(model, "-i", tmp_path / "in.txt", "--batch-size", 1, "--json", "--n-best", 5))
     assert process.stdout is not None
     assert select.select([process.stdout], [], [], 60)[0]
     time.sleep(2)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(number)
     out, err = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == code
     assert out.endswith(b"\n")
     assert 1 <= len([json.loads(line) for line in out.split(b"\n")[:-1]]) < 20
     assert b"Traceback" not in err
-    assert b"interrupted" in err
+    assert (b"interrupted" in err) == (number == signal.SIGINT)
 
 
-def test_ctrl_c_leaves_no_output_file(model: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("number", "code"), ENDINGS)
+def test_a_signal_leaves_no_output_file(model: Path, tmp_path: Path, number: signal.Signals, code: int) -> None:
     process = start(command(model, "-o", tmp_path / "out.txt", "--interactive"))
     assert process.stdin is not None
     process.stdin.write(text(LINES))
@@ -704,8 +728,8 @@ def test_ctrl_c_leaves_no_output_file(model: Path, tmp_path: Path) -> None:
     while not list(tmp_path.iterdir()):
         assert time.monotonic() < deadline
         time.sleep(0.05)
-    process.send_signal(signal.SIGINT)
-    assert process.wait(60) == 130
+    process.send_signal(number)
+    assert process.wait(60) == code
     assert list(tmp_path.iterdir()) == []
 
 

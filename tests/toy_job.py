@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from mtkit.recipe import Recipe
 from mtkit.training import trainer
@@ -66,9 +66,11 @@ for line in sys.stdin.buffer:
     child = os.fork()
     if child == 0:
         os.dup2(os.open(job["err"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 2)
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        os.dup2(os.open(job["out"], os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
+        os.dup2(os.open(job["stdin"], os.O_RDONLY), 0)
+        sys.stdin = open(0)
         os.environ.update(job["environment"])
-        sys.argv = ["mtkit", "train", job["recipe"]]
+        sys.argv = ["mtkit", *job["arguments"]]
         exec(job["before"])
         main()
     print(child, flush=True)
@@ -101,16 +103,27 @@ class Pair:
     """Two processes with the environment that torchrun would give them, and nobody who ends one for the other."""
 
     def __init__(self, starter: Starter, recipe: Recipe, before: str = "") -> None:
+        self.start(starter, ["train", str(written(recipe))], Path(recipe.run_dir), before)
+
+    @classmethod
+    def of(cls, starter: Starter, arguments: list[str], base: Path, before: str = "", stdin: str = os.devnull) -> Self:
+        """Two of any command; their stdout and stderr are the files `base` with the suffixes .out0, .err0 and so on."""
+        pair = cls.__new__(cls)
+        pair.start(starter, arguments, base, before, stdin)
+        return pair
+
+    def start(self, starter: Starter, arguments: list[str], base: Path, before: str, stdin: str = os.devnull) -> None:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = str(free.getsockname()[1])
         shared = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
         self.starter = starter
-        self.errs = [Path(recipe.run_dir).with_suffix(f".err{rank}") for rank in range(2)]
-        path = str(written(recipe))
+        self.errs = [base.with_suffix(f".err{rank}") for rank in range(2)]
         self.processes = [
             starter.ask(
-                recipe=path,
+                arguments=arguments,
+                stdin=stdin,
+                out=str(base.with_suffix(f".out{rank}")),
                 err=str(err),
                 environment={**shared, "RANK": str(rank), "LOCAL_RANK": str(rank)},
                 before=before,

@@ -12,7 +12,7 @@ import typer
 
 from mtkit.cli.options import as_utf8
 from mtkit.cli.output import open_output
-from mtkit.cli.translate import DeviceOption, ModelArgument, OutputOption, TagOption, ThreadsOption
+from mtkit.cli.translate_options import DeviceOption, ModelArgument, OutputOption, TagOption, ThreadsOption
 from mtkit.errors import DataError, UsageError
 from mtkit.files import atomic_write, open_binary, read_byte_lines, strip_line_end
 from mtkit.formats import dump_json_line

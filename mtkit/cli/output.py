@@ -10,9 +10,11 @@ import signal
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import IO, Any
 
 from mtkit.files import atomic_write
+from mtkit.training.signals import orderly_end
 
 STDOUT = 1
 
@@ -28,12 +30,12 @@ class Output:
         if self._poll is not None and descriptor is not None:
             self._poll.register(descriptor, 0)
         self._writing = False
-        self._interrupted = False
+        self._ended_by: int | None = None
 
     def write(self, lines: str) -> None:
         """Write whole lines. Raises OSError naming the output, BrokenPipeError when its reader has gone.
 
-        Raises KeyboardInterrupt only after the lines, when Ctrl-C came in the middle; see `whole_lines`.
+        Ends after the lines when a signal has come in the middle of them; see `whole_lines`.
         """
         self._writing = True
         try:
@@ -43,8 +45,8 @@ class Output:
             raise
         finally:
             self._writing = False
-        if self._interrupted:
-            raise KeyboardInterrupt
+        if self._ended_by is not None:
+            raise _ending(self._ended_by)
 
     def refuse_closed(self) -> None:
         """Raise BrokenPipeError when nobody can read what is written any more: then more work is for nothing."""
@@ -53,29 +55,37 @@ class Output:
 
     @contextlib.contextmanager
     def whole_lines(self) -> Iterator[None]:
-        """In this block a first Ctrl-C in the middle of a `write` waits for its end. Not where Ctrl-C is ignored."""
-        if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
-            yield
-            return
+        """In this block a first Ctrl-C or SIGTERM in the middle of a `write` waits for its end.
 
-        def interrupt(*_: Any) -> None:
-            if not self._writing or self._interrupted:
-                raise KeyboardInterrupt
-            self._interrupted = True
+        They raise KeyboardInterrupt and SystemExit (143). Where Ctrl-C or SIGTERM is ignored, it stays so.
+        """
 
-        signal.signal(signal.SIGINT, interrupt)
+        def end(number: int, frame: FrameType | None) -> None:
+            if not self._writing or self._ended_by is not None:
+                raise _ending(number)
+            self._ended_by = number
+
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        before = {number: handler for number in numbers if (handler := signal.getsignal(number)) != signal.SIG_IGN}
+        for number in before:
+            signal.signal(number, end)
         try:
             yield
         finally:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            for number, handler in before.items():
+                signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def _ending(number: int) -> BaseException:
+    return KeyboardInterrupt() if number == signal.SIGINT else SystemExit(128 + number)
 
 
 @contextlib.contextmanager
 def open_output(path: Path | None) -> Iterator[Output]:
     """An Output to `path`, compressed by a suffix .gz, .xz or .bz2; to stdout where it is None.
 
-    A file appears when the block ends well, complete; otherwise what was there is left. What is no file, such as a
-    named pipe or /dev/null, is written as it stands.
+    A file appears when the block ends well, complete; otherwise, after SIGTERM too, what was there is left. What is no
+    file, such as a named pipe or /dev/null, is written as it stands.
     """
     if path is None:
         yield Output(_writer(STDOUT), "<stdout>", STDOUT)
@@ -85,7 +95,7 @@ def open_output(path: Path | None) -> Iterator[Output]:
         with open(path, "wb", buffering=0) as device:
             yield Output(_writer(device.fileno()), str(path), device.fileno())
         return
-    with atomic_write(path, "wb") as file, _compressor(file, path.suffix) as stream:
+    with orderly_end(), atomic_write(path, "wb") as file, _compressor(file, path.suffix) as stream:
         yield Output(stream.write, str(path))
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from mtkit.cli.translate import DeviceOption, ThreadsOption
+from mtkit.cli.translate_options import DeviceOption, ThreadsOption
 
 
 def report(

@@ -13,7 +13,7 @@ import typer
 
 from mtkit.cli.options import as_utf8
 from mtkit.cli.output import Output, open_output
-from mtkit.cli.translate import DeviceOption, ModelArgument, OutputOption, TagOption, ThreadsOption
+from mtkit.cli.translate_options import DeviceOption, ModelArgument, OutputOption, TagOption, ThreadsOption
 from mtkit.data.progress import bar, follow
 from mtkit.errors import DataError, MtkitError, UsageError
 from mtkit.files import open_binary, read_byte_lines, strip_line_end

@@ -9,95 +9,48 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeGuard
-
-import typer
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from mtkit.cli.engine import EngineOption, check_engine, load_ctranslate2
+from mtkit.cli.job import follows, leading, one_of_several, serve
 from mtkit.cli.options import as_utf8
 from mtkit.cli.output import Output, open_output
 from mtkit.cli.search_options import given, merged, with_search_options
+from mtkit.cli.translate_options import (
+    AlignmentsOption,
+    BadUtf8Option,
+    CombineOption,
+    DeviceOption,
+    EnsembleOption,
+    InputOption,
+    InteractiveOption,
+    JsonInputOption,
+    JsonOption,
+    ModelArgument,
+    OutputOption,
+    PrecisionOption,
+    PrefixOption,
+    TagOption,
+    ThreadsOption,
+    WorkersOption,
+)
 from mtkit.data.progress import bar
 from mtkit.errors import DataError, MtkitError, UsageError
 from mtkit.files import open_binary, read_byte_lines, read_lines, strip_line_end
 from mtkit.folders import RECIPE_FILE, find_model, weights_sha256
-from mtkit.formats import OUTPUT_KEYS, json_line, n_best_lines, parse_json_lines, text_line
+from mtkit.formats import OUTPUT_KEYS, alignment_line, json_line, n_best_lines, parse_json_lines, text_line
 from mtkit.lines import BadUtf8, LineReader, count_lines
 from mtkit.recipe import Recipe
 from mtkit.sections.search import Greedy
 from mtkit.translation import Line, Tally, Translation
 
+if TYPE_CHECKING:
+    from mtkit.translator import Translator
+
 _LOG = logging.getLogger(__name__)
 _LONG_LINES_NAMED = 20
+_STREAM = Path("-")
 _PREFIX_HINT = "a prefix file has one line for each line of input; a blank one forces nothing"
-
-ModelArgument = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="Model folder, such as runs/NAME/model.", show_default=False)
-]
-InputOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--input", "-i", help="File to translate, plain, .gz, .xz or .bz2. Default: stdin.", show_default=False
-    ),
-]
-OutputOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--output",
-        "-o",
-        help="File for the result, compressed by its suffix; it appears when it is complete. Default: stdout.",
-        show_default=False,
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Write JSON lines, one object a line of input; see above.")]
-JsonInputOption = Annotated[
-    bool,
-    typer.Option("--json-input", help='Read JSON lines {"text": ..., "prefix": ...}; other keys go to --json output.'),
-]
-InteractiveOption = Annotated[
-    bool,
-    typer.Option("--interactive", help="Answer each line before reading the next; the same as --batch-size 1."),
-]
-BadUtf8Option = Annotated[
-    Literal["replace", "error"],
-    typer.Option("--bad-utf8", help="Bytes that are not UTF-8: made U+FFFD and reported, or refused."),
-]
-PrefixOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--prefix-file",
-        help="File with a forced start of the translation for each line; a blank one forces nothing.",
-        show_default=False,
-    ),
-]
-TagOption = Annotated[
-    list[str],
-    typer.Option(
-        "--tag",
-        metavar="SYMBOL",
-        help="User-defined symbol put before every source line; may be repeated.",
-        show_default=False,
-    ),
-]
-EnsembleOption = Annotated[
-    list[Path],
-    typer.Option(
-        "--ensemble",
-        metavar="MODEL",
-        help="One more model that votes; its tokenizer must be the same; may be repeated.",
-        show_default=False,
-    ),
-]
-CombineOption = Annotated[
-    Literal["arithmetic", "geometric"] | None,
-    typer.Option("--combine", help="Mean of an ensemble's probabilities. Default: arithmetic.", show_default=False),
-]
-DeviceOption = Annotated[
-    str, typer.Option("--device", help="auto, cpu, cuda, cuda:N (N counts within CUDA_VISIBLE_DEVICES) or mps.")
-]
-ThreadsOption = Annotated[
-    int | None, typer.Option("--threads", min=1, max=1024, help="CPU threads. Default: one a core.", show_default=False)
-]
 
 
 @with_search_options
@@ -106,6 +59,7 @@ def translate(
     input_path: InputOption = None,
     output_path: OutputOption = None,
     as_json: JsonOption = False,
+    alignments: AlignmentsOption = False,
     json_input: JsonInputOption = False,
     interactive: InteractiveOption = False,
     bad_utf8: BadUtf8Option = "replace",
@@ -114,6 +68,8 @@ def translate(
     ensemble: EnsembleOption = [],  # noqa: B006
     combine: CombineOption = None,
     device: DeviceOption = "auto",
+    precision: PrecisionOption = "float32",
+    workers: WorkersOption = None,
     threads: ThreadsOption = None,
     engine: EngineOption = "mtkit",
     **settings: Any,
@@ -162,6 +118,15 @@ def translate(
         alignment                Pharaoh i-j: token j attends most to source piece i, in the mean over the heads of the
                                  last decoder layer
 
+    With --alignments, the alignment alone, one line a line of input, such as 0-0 1-2 2-1.
+
+    Speed: on a CPU, --workers processes share one copy of the weights, one thread each, by default one a core; line by
+    line one process has all threads, --threads. The default --precision, float32, is the fastest that gives the text of
+    the trained weights, token for token; bfloat16 and int8 are faster and change near-ties, some lines in a hundred.
+
+    Under torchrun the first process reads and writes, and all share the searches; the result is that of one process:
+      torchrun --nproc-per-node 8 -m mtkit translate runs/quickstart/model -i test.zh -o test.out.en
+
     --engine ctranslate2 searches with CTranslate2, in an export made once beside the weights (ctranslate2-float32) and
     made again when they change. The output is the same but for rounding and near-ties: it shares the probability of
     forbidden tokens out among the others. It refuses sampling, --groups, --coverage-penalty, --min-length-ratio,
@@ -171,6 +136,29 @@ def translate(
     """
     _refuse_clashes(json_input, prefix_file, ensemble, combine)
     check_engine(engine, prefix_file, ensemble)
+    _refuse_shares(engine, precision, workers, threads)
+    if as_json and alignments:
+        raise UsageError("--json and --alignments are two formats", "--json has the alignment too; leave one out")
+
+    def load(device: str) -> "Translator":
+        from mtkit.runtime import resolve_device, set_threads, usable_cores
+        from mtkit.translator import Translator
+
+        if engine == "ctranslate2":
+            set_threads(threads)
+            return load_ctranslate2(model, device, threads, search)
+        alone = threads is not None or line_by_line or one_of_several() or resolve_device(device).type != "cpu"
+        processes = workers or (1 if alone else usable_cores())
+        set_threads(1 if processes > 1 else threads)
+        return Translator.load(model, device, ensemble, combine or "arithmetic", precision, processes)
+
+    line_by_line = False
+    find_model(model)
+    models = [sha256 for folder in (model, *ensemble) if (sha256 := weights_sha256(folder)) is not None]
+    if follows():
+        serve(load, device, models)
+        return
+    input_path, output_path = (None if path == _STREAM else path for path in (input_path, output_path))
     changes = given(settings)
     if interactive:
         changes = _line_by_line(changes)
@@ -178,35 +166,33 @@ def translate(
         changes = {"batch_size": 1} | changes
     recipe_path = find_model(model)[1] / RECIPE_FILE
     search = merged(Recipe.load(recipe_path), changes, str(recipe_path))
+    line_by_line = search.lines.batch_size == 1
     tags = [as_utf8(symbol) for symbol in tag]
     reader = _reader(input_path, bad_utf8)
     lines = _lines(reader, json_input, prefix_file)
     if _is_file(input_path) and _is_file(prefix_file):
         _refuse_unequal(input_path, prefix_file)
 
-    from mtkit.runtime import set_threads
-    from mtkit.translator import Translator, hypothesis_count
-
-    set_threads(threads)
-    if engine == "ctranslate2":
-        translator = load_ctranslate2(model, device, threads, search)
-    else:
-        translator = Translator.load(model, device, ensemble, combine or "arithmetic")
-    if _is_file(input_path) and search.lines.on_long == "error":
-        translator.refuse_long(_lines(_reader(input_path, bad_utf8), json_input, None), search, tags=tags)
     several = max(changes.get("n_best", 1), changes.get("samples", 1)) > 1
     one_by_agreement = not isinstance(search, Greedy) and search.mbr != "off"
-    models = [sha256 for folder in (model, *ensemble) if (sha256 := weights_sha256(folder)) is not None]
     with_models = functools.partial(json_line, models_sha256=models)
     render = with_models if as_json else n_best_lines if several and not one_by_agreement else text_line
-    with open_output(output_path) as output, output.whole_lines(), _progress(input_path) as progress:
+    if alignments:
+        render = alignment_line
+    with leading(load, device, models) as translator:
+        from mtkit.translator import hypothesis_count
 
-        def on_batch(done: int) -> None:
-            output.refuse_closed()
-            progress(done)
+        if _is_file(input_path) and search.lines.on_long == "error":
+            translator.refuse_long(_lines(_reader(input_path, bad_utf8), json_input, None), search, tags=tags)
+        with open_output(output_path) as output, output.whole_lines(), _progress(input_path) as progress:
 
-        stream = translator.translate_stream(lines, search, tags=tags, details=as_json, on_batch=on_batch)
-        _write(stream, output, render, reader, Tally(hypothesis_count(search)))
+            def on_batch(done: int) -> None:
+                output.refuse_closed()
+                progress(done)
+
+            details = as_json or alignments
+            stream = translator.translate_stream(lines, search, tags=tags, details=details, on_batch=on_batch)
+            _write(stream, output, render, reader, Tally(hypothesis_count(search)))
 
 
 def _write(
@@ -216,7 +202,7 @@ def _write(
     reader: LineReader,
     tally: Tally,
 ) -> None:
-    """Write every translation, then report what was counted; on Ctrl-C too, before it goes on."""
+    """Write every translation, then report what was counted; on Ctrl-C and SIGTERM too, before they go on."""
     start = time.monotonic()
     replaced: set[str] = set()
     try:
@@ -225,11 +211,11 @@ def _write(
             tally.add(translation)
             replaced |= translation.line.extra.keys() & OUTPUT_KEYS
             _report_long(translation, tally)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, SystemExit):
         _report(reader, tally, time.monotonic() - start)
         raise
     _report(reader, tally, time.monotonic() - start)
-    if replaced and render not in (text_line, n_best_lines):
+    if replaced and render not in (text_line, n_best_lines, alignment_line):
         _LOG.warning("%s: replaced by output keys of the same name: %s", reader.name, ", ".join(sorted(replaced)))
     if tally.lines != reader.count:
         raise MtkitError(
@@ -269,6 +255,18 @@ def _refuse_clashes(json_input: bool, prefix_file: Path | None, ensemble: list[P
         raise UsageError(f"--prefix-file {prefix_file} and --json-input both give prefixes", 'use the key "prefix"')
     if combine is not None and not ensemble:
         raise UsageError(f"--combine {combine} is about an ensemble, and there is none", "add --ensemble MODEL")
+
+
+def _refuse_shares(engine: str, precision: str, workers: int | None, threads: int | None) -> None:
+    """Raise UsageError for processes and threads, or an engine and its options, that do not go together."""
+    if (workers or 1) > 1 and (threads or 1) > 1:
+        raise UsageError(
+            f"--workers {workers} have one thread each, and --threads {threads} asks for more", "leave one of them out"
+        )
+    if (workers or 1) > 1 and one_of_several():
+        raise UsageError(f"--workers {workers} under torchrun, which has its own processes", "leave --workers out")
+    if engine != "mtkit" and (workers is not None or precision != "float32"):
+        raise UsageError(f"--precision and --workers are not for --engine {engine}", "leave them out")
 
 
 def _line_by_line(changes: dict[str, Any]) -> dict[str, Any]:
