@@ -17,8 +17,10 @@ from mtkit.check.machine import Machine
 from mtkit.check.report import Report
 from mtkit.check.run import Options, check_pair, check_recipe, preflight
 from mtkit.check.text import render
+from mtkit.data.report import Report as Shards
 from mtkit.errors import UsageError
 from mtkit.recipe import Recipe
+from mtkit.stages import run_folder
 from mtkit.training.updates import open_pairs, updates
 
 MACHINE = Machine("cpu", "cpu", "float32", "cpu", 10**12)
@@ -99,7 +101,7 @@ def test_tokens_and_drops_are_those_of_binarization(corpus, tmp_path, tags, voca
     assert report.choice.tokenizers.sha256 == tokenizers.sha256, "what the check learns is what the run learns"
     assert not report.choice.stands_in
     pipeline.ensure_shards(recipe, tokenizers)
-    rows = {row.part: row for row in pipeline.Report.load(pipeline.run_folder(recipe).shards).corpora}
+    rows = {row.part: row for row in Shards.load(run_folder(recipe).shards).corpora}
     for one in report.tokens:
         if one.facts.part == "test":
             continue
@@ -133,7 +135,7 @@ def test_the_batch_plan_is_that_of_training(corpus, tmp_path):
     plan = checked(recipe).batches
     assert plan is not None
     pipeline.ensure_shards(recipe, pipeline.ensure_tokenizer(recipe))
-    data = open_pairs(pipeline.run_folder(recipe).shards / "train", recipe.data.train)
+    data = open_pairs(run_folder(recipe).shards / "train", recipe.data.train)
     whole = []
     for update in updates(recipe, data, 0, 0):
         if update.epoch > 0:
