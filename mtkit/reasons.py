@@ -66,14 +66,14 @@ def reasons(recipe: Recipe, anew: bool = False) -> Iterator[tuple[str, str | Non
     for stage in STAGES:
         reason = _why_not_there(run, stage, anew)
         if reason is None and before is not None:
-            reason = f"{before} comes before it; skipped if all that it reads comes out the same"
+            reason = f"{before} comes before it; skipped if all that it reads stays the same"
         elif reason is None:
             reason = _why_stale(recipe, run, stage)
         yield stage, reason if stage != "test" or recipe.data.test else None
-        if reason is not None and stage != "fetch":
+        if reason is not None and before is None:
+            if stage in ("tokenizer", "binarize") and run.steps() and not anew:
+                _refuse_changes(recipe, run, stage)
             before = stage
-        if reason is not None and stage in ("tokenizer", "binarize") and run.steps() and not anew:
-            _refuse_changes(recipe, run, stage)
     if run.steps() and not anew:
         compare_recipe(run, recipe)
 
@@ -82,7 +82,7 @@ def _refuse_changes(recipe: Recipe, run: RunFolder, stage: str) -> None:
     """Raise RecipeError where the stage cannot be done because checkpoints stand on what was there before."""
     if stage == "tokenizer":
         refuse_with_checkpoints(run, stage, tokenizer_inputs(recipe))
-    elif why_tokenizer(recipe) is None:
+    else:
         refuse_with_checkpoints(run, stage, shard_inputs(recipe, Tokenizers.load(run.path)))
 
 
@@ -105,8 +105,9 @@ def _why_stale(recipe: Recipe, run: RunFolder, stage: str) -> str | None:
     """Why a stage that was done has to be done again, when all before it are up to date."""
     match stage:
         case "fetch":
-            missing = missing_files(recipe)
-            return f"missing: {', '.join(missing)}" if missing else None
+            missing = ", ".join(missing_files(recipe))
+            known = "" if recipe.data.downloads else "; the recipe has no downloads, these are your own files"
+            return f"missing: {missing}{known}" if missing else None
         case "tokenizer":
             return why_tokenizer(recipe)
         case "binarize":

@@ -136,6 +136,16 @@ def test_the_plan_names_what_has_changed(project: Project, sections: Any, stage:
         assert reasons["binarize"].startswith("tokenizer comes before it")
 
 
+def test_the_plan_without_the_corpora(project: Project) -> None:
+    """It ended in the error of the stage that would have read them."""
+    part(project)
+    (project.corpus.folder / "train.source").unlink()
+    due, reasons = foreseen(project)
+    assert due == list(STAGES)
+    assert reasons["fetch"] == "missing: train.source; the recipe has no downloads, these are your own files"
+    assert reasons["tokenizer"].startswith("fetch comes before it")
+
+
 def test_a_plan_that_the_run_would_refuse_is_refused(project: Project) -> None:
     part(project)
     for sections in ({"tokenizer": {"vocab_size": 100}}, {"filters": {"max_length": 20}}, {"model": {"d_ff": 8}}):

@@ -39,7 +39,7 @@ ROWS = {
     "mtkit.testsets": 3,
     "mtkit.text": 2,
     "mtkit.data": 3,
-    "mtkit.describe": 3,
+    "mtkit.describe": 3.5,
     "mtkit.initial": 3,
     "mtkit.model": 3,
     "mtkit.search": 3,
