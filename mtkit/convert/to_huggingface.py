@@ -186,6 +186,7 @@ def _write_tokenizers(folder: Path, recipe: Recipe, tokenizers: Tokenizers) -> N
             "unk_token": names[UNK],
             "eos_token": names[EOS],
             "pad_token": names[PAD],
+            "bos_token": names[BOS],  # so that the start is left out of decoded text
             "additional_special_tokens": list(tokenizers.source.symbols),
             "model_max_length": recipe.search.lines.max_source_length + 1,
             "separate_vocabs": not shared,

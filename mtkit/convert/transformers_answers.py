@@ -49,10 +49,12 @@ def transformers_answers(folder: Path, lines: Sequence[str], search: Greedy | Be
         places = order[start : start + _BATCH]
         batch = tokenizer([normalize(lines[place]) for place in places], return_tensors="pt", padding=True)
         with torch.inference_mode():
-            made = model.generate(**batch, **options, return_dict_in_generate=True, output_scores=True)
+            made = model.generate(
+                **batch, **options, return_dict_in_generate=True, output_scores=True, output_logits=True
+            )
         sums = getattr(made, "sequences_scores", None)
         if sums is None:
-            sums = model.compute_transition_scores(made.sequences, made.scores, normalize_logits=True)
+            sums = model.compute_transition_scores(made.sequences, made.logits, normalize_logits=True)
             ended = made.sequences[:, 1:] == tokenizer.pad_token_id
             sums = sums.masked_fill(ended, 0.0).sum(1)
         texts = tokenizer.batch_decode(made.sequences, skip_special_tokens=True)
