@@ -97,6 +97,8 @@ class Recipe(Section):
             "batching.max_tokens: auto: measuring runs out of memory on purpose": self.batching.max_tokens == "auto",
             "training.compile: layers whose weights come and go are not compiled": self.training.compile,
             "training.precision: fp16: its scaler needs whole gradients; use bf16": self.training.precision == "fp16",
+            "training.checksum_every_steps: no two processes hold the same weights": self.training.checksum_every_steps
+            is not None,
         }
         for clash, there in clashes.items():
             if there:

@@ -211,6 +211,7 @@ def test_a_process_that_is_killed_ends_the_other(shared: Runs, starter: Starter)
         ("model", "layer_dropout", 0.1),
         ("training", "compile", True),
         ("training", "precision", "fp16"),
+        ("training", "checksum_every_steps", 5),
     ],
 )
 def test_what_does_not_go_together_is_refused_by_name(

@@ -13,6 +13,7 @@ import pytest
 import sentencepiece
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from mtkit.errors import DataError, ModelError, RecipeError
 from mtkit.ids import BOS, EOS, PAD, UNK
@@ -180,6 +181,15 @@ def test_character_coverage_leaves_rare_characters_out(tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         assert UNK in make(tmp_path / "most", lines, vocab_size=24, character_coverage=0.99).encode("鑫")
     assert "8 of 9 characters, 99.950% of their occurrences" in caplog.text
+
+
+def test_sentencepiece_takes_the_least_character_coverage_that_the_recipe_takes(tmp_path):
+    """It refuses less than 0.98, with an error of its own that names no setting of ours."""
+    bounds = TokenizerSection.model_fields["character_coverage"].metadata
+    (least,) = (bound.ge for bound in bounds if hasattr(bound, "ge"))
+    make(tmp_path, ["the old gate"] * 200, vocab_size=20, character_coverage=least)
+    with pytest.raises(ValidationError, match=r"greater than or equal to 0\.98"):
+        TokenizerSection(character_coverage=0.979)
 
 
 def test_joint_tokenizer_is_one_object_and_separate_ones_are_two(tmp_path):

@@ -107,7 +107,7 @@ class TokenizerSection(Section):
     )
     character_coverage: float = Field(
         1.0,
-        ge=0.9,
+        ge=0.98,
         le=1.0,
         description="Share of character occurrences the vocabulary must hold; 0.9995 suits zh, ja",
     )

@@ -37,9 +37,6 @@ from mtkit.folders import RunFolder
 DISK = 4 << 20
 """Bytes of the small disk: tokenizer, shards and four checkpoints take a third of it."""
 
-UPDATES = 60
-"""So many for each interruption, so that the run does not come to its end before."""
-
 
 def write_corpus(folder: Path) -> TinyCorpus:
     """The tests' invented corpus in a folder."""
@@ -185,10 +182,13 @@ def main() -> int:
     options.add_argument("--times", type=int, default=30, help="how often it is interrupted (default 30)")
     options.add_argument("--threads", type=int, default=1, help="CPU threads (default 1)")
     options.add_argument("--longest", type=float, default=0.6, help="most seconds of training before it (0.6)")
+    options.add_argument(
+        "--updates", type=int, default=60, help="of the run, for each interruption, that it does not end before (60)"
+    )
     options.add_argument("--seed", type=int, default=1, help="seed of the moments")
     chosen = options.parse_args()
     os.environ["OMP_NUM_THREADS"] = str(chosen.threads)
-    steps = UPDATES * chosen.times
+    steps = chosen.updates * chosen.times
     with tempfile.TemporaryDirectory() as name, small_disk(Path(name) / "disk") as mounted:
         folder = Path(name)
         corpus, chance = write_corpus(folder / "data"), random.Random(chosen.seed)
