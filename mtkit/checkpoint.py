@@ -32,6 +32,7 @@ from mtkit.folders import (
     weights_sha256,
 )
 from mtkit.model.transformer import Transformer
+from mtkit.quantized import restored_weights
 from mtkit.recipe import Recipe
 from mtkit.text.tokenizer import Tokenizers
 
@@ -90,7 +91,7 @@ def load_model(folder: str | Path, device: torch.device) -> tuple[Transformer, R
     recipe = Recipe.load(home / RECIPE_FILE)
     tokenizers = Tokenizers.load(home)
     _check_tokenizer(weights_path.parent, home, tokenizers)
-    weights = load_tensors(weights_path)
+    weights = restored_weights(load_tensors(weights_path))
     _check_weights(weights_path)
     model = build_model(recipe, tokenizers)
     set_weights(model, weights, weights_path)

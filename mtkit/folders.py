@@ -2,7 +2,7 @@
 
     RUN/recipe.yaml  tokenizer.model  shards/  stages.json  metrics.jsonl  budget.json  scores.json  test/  lock
     RUN/checkpoints/step-00012000/model.safetensors  state.safetensors  state.json  scores.json
-    RUN/model/model.safetensors  recipe.yaml  tokenizer.model  lineage.json
+    RUN/model/model.safetensors  recipe.yaml  tokenizer.model  lineage.json  shortlist.safetensors (where one was made)
 
 A checkpoint's model.safetensors holds the weights to translate with (the moving average where one is kept);
 state.safetensors holds what only training needs, state.json the numbers beside it, the hashes of the other files, and a
@@ -28,13 +28,14 @@ WEIGHTS_FILE = "model.safetensors"
 STATE_TENSORS_FILE = "state.safetensors"
 STATE_FILE = "state.json"
 SCORES_FILE = "scores.json"
+SHORTLIST_FILE = "shortlist.safetensors"
 RECIPE_FILE = "recipe.yaml"
 LINEAGE_FILE = "lineage.json"
 HASHED_FILES = (WEIGHTS_FILE, STATE_TENSORS_FILE, SCORES_FILE)
 """The files of a checkpoint whose hashes its state holds."""
 
 _STEP = re.compile(r"step-(\d{8,})")
-_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I8": 1}
 _LARGEST_HEADER = 100_000_000
 
 

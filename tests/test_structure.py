@@ -43,10 +43,13 @@ ROWS = {
     "mtkit.initial": 3,
     "mtkit.model": 3,
     "mtkit.search": 3,
+    "mtkit.quantized": 3.5,  # used by what loads models
     "mtkit.checkpoint": 4,
     "mtkit.decoding": 4,
     "mtkit.engine": 4,
     "mtkit.ranked_engine": 4.5,
+    "mtkit.shortlist": 3,
+    "mtkit.shortlist_engine": 4.5,
     "mtkit.proposal": 4,
     "mtkit.stages": 4,
     "mtkit.training.loss": 4,
@@ -61,6 +64,7 @@ ROWS = {
     "mtkit.report": 6,
     "mtkit.training": 6,
     "mtkit.model_stage": 6,
+    "mtkit.shortlist_stage": 6,
     "mtkit.reasons": 6.3,
     "mtkit.convert": 5,
     "mtkit.ctranslate2_engine": 5.5,  # it exports first

@@ -122,6 +122,20 @@ def test_buffers_begin_small_and_are_answered_before_the_next_is_read(byte_token
     assert seen == [2] * 2 + [6] * 4 + [14] * 8 + [22] * 8 + [30] * 8 + [38] * 8 + [40] * 2
 
 
+def test_lines_at_hand_are_read_in_whole_buffers(byte_tokenizers: Tokenizers) -> None:
+    """There is nothing to wait for in a file, and the more lines are sorted together, the less is padded."""
+    read: list[int] = []
+
+    def lines() -> Iterator[str]:
+        for number in range(100):
+            read.append(number)
+            yield "b"
+
+    search = greedy(batch_size=4, buffer_size=50)
+    next(copying_translator(byte_tokenizers).translate_stream(lines(), search, at_hand=True))
+    assert len(read) == 50
+
+
 def test_a_buffer_holds_fewer_lines_when_each_has_several_hypotheses(byte_tokenizers: Tokenizers) -> None:
     read: list[int] = []
     search = Beam(beam_size=4, n_best=4, lines=Lines(batch_size=1000, buffer_size=9))
@@ -226,7 +240,7 @@ def test_truncation_is_counted_and_logged(byte_tokenizers: Tokenizers, caplog: p
 def test_a_refused_line_stops_the_work_before_anything_of_its_buffer_comes(byte_tokenizers: Tokenizers) -> None:
     translator = copying_translator(byte_tokenizers)
     search = greedy(max_source_length=4, on_long="error", batch_size=2)
-    stream = translator.translate_stream(["a", "b", "c", "the " * 9, "e"], search)
+    stream = translator.translate_stream(iter(["a", "b", "c", "the " * 9, "e"]), search)
     assert [next(stream).text, next(stream).text] == ["a", "b"]
     with pytest.raises(DataError, match=r"line 4 has \d+ source tokens, and at most 4") as caught:
         next(stream)

@@ -9,10 +9,10 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeGuard
+from typing import Any, TypeGuard
 
-from mtkit.cli.engine import EngineOption, check_engine, load_ctranslate2
-from mtkit.cli.job import follows, leading, one_of_several, serve
+from mtkit.cli.engine import EngineOption, Searcher
+from mtkit.cli.job import follows, leading, serve
 from mtkit.cli.options import as_utf8
 from mtkit.cli.output import Output, open_output
 from mtkit.cli.search_options import given, merged, with_search_options
@@ -30,6 +30,7 @@ from mtkit.cli.translate_options import (
     OutputOption,
     PrecisionOption,
     PrefixOption,
+    ShortlistOption,
     TagOption,
     ThreadsOption,
     WorkersOption,
@@ -41,11 +42,8 @@ from mtkit.folders import RECIPE_FILE, find_model, weights_sha256
 from mtkit.formats import OUTPUT_KEYS, alignment_line, json_line, n_best_lines, parse_json_lines, text_line
 from mtkit.lines import BadUtf8, LineReader, count_lines
 from mtkit.recipe import Recipe
-from mtkit.sections.search import Greedy
+from mtkit.sections.search import Greedy, Search
 from mtkit.translation import Line, Tally, Translation
-
-if TYPE_CHECKING:
-    from mtkit.translator import Translator
 
 _LOG = logging.getLogger(__name__)
 _LONG_LINES_NAMED = 20
@@ -68,9 +66,10 @@ def translate(
     ensemble: EnsembleOption = [],  # noqa: B006
     combine: CombineOption = None,
     device: DeviceOption = "auto",
-    precision: PrecisionOption = "float32",
+    precision: PrecisionOption = None,
     workers: WorkersOption = None,
     threads: ThreadsOption = None,
+    shortlist: ShortlistOption = False,
     engine: EngineOption = "mtkit",
     **settings: Any,
 ) -> None:
@@ -88,10 +87,10 @@ def translate(
     lines read together with it. Translations that reach the length limit, go round in a loop or are empty, and unknown
     source tokens, are counted on stderr.
 
-    Streams: lines are read in buffers, the first of --batch-size lines, each next one twice as large until it makes
-    --buffer-size hypotheses, and a buffer is answered before the next is read. With --interactive, --batch-size 1 or a
-    terminal on stdin each line is answered, and the answer flushed, before the next is read. Ctrl-C ends after a whole
-    line.
+    Streams: lines are read in buffers of --buffer-size hypotheses, and a buffer is answered before the next is read; of
+    stdin the first has --batch-size lines, each next one twice as many until it makes --buffer-size hypotheses. With
+    --interactive, --batch-size 1 or a terminal on stdin each line is answered, and the answer flushed, before the next
+    is read. Ctrl-C ends after a whole line.
 
     Output is the best translation of each line; or, with --n-best or --samples above 1 and without --mbr, the n-best
     format of Moses, ID from 0, LENGTH with ends, "|||" inside TEXT written &#124;&#124;&#124;:
@@ -124,6 +123,11 @@ def translate(
     line one process has all threads, --threads. The default --precision, float32, is the fastest that gives the text of
     the trained weights, token for token; bfloat16 and int8 are faster and change near-ties, some lines in a hundred.
 
+    --shortlist, for a large vocabulary: each batch is searched over the target tokens that the shortlist beside the
+    weights (`mtkit shortlist`) allows its sources, all together, and log-probabilities are those among these tokens
+    alone. Some lines change, `mtkit shortlist` says how many, and a line's translation may depend on the lines searched
+    with it. Not for --ensemble and --engine ctranslate2.
+
     Under torchrun the first process reads and writes, and all share the searches; the result is that of one process:
       torchrun --nproc-per-node 8 -m mtkit translate runs/quickstart/model -i test.zh -o test.out.en
 
@@ -134,51 +138,24 @@ def translate(
 
     Each option whose help ends in [search.KEY: ...] overrides that setting of the model's recipe.yaml for this call.
     """
-    _refuse_clashes(json_input, prefix_file, ensemble, combine)
-    check_engine(engine, prefix_file, ensemble)
-    _refuse_shares(engine, precision, workers, threads)
-    if as_json and alignments:
-        raise UsageError("--json and --alignments are two formats", "--json has the alignment too; leave one out")
-
-    def load(device: str) -> "Translator":
-        from mtkit.runtime import resolve_device, set_threads, usable_cores
-        from mtkit.translator import Translator
-
-        if engine == "ctranslate2":
-            set_threads(threads)
-            return load_ctranslate2(model, device, threads, search)
-        alone = threads is not None or line_by_line or one_of_several() or resolve_device(device).type != "cpu"
-        processes = workers or (1 if alone else usable_cores())
-        set_threads(1 if processes > 1 else threads)
-        return Translator.load(model, device, ensemble, combine or "arithmetic", precision, processes)
-
-    line_by_line = False
-    find_model(model)
+    _refuse_clashes(json_input, prefix_file, as_json, alignments)
+    searcher = Searcher(model, ensemble, combine, engine, precision, workers, threads, shortlist)
+    searcher.refuse_clashes(prefix_file)
+    recipe_path = find_model(model)[1] / RECIPE_FILE
     models = [sha256 for folder in (model, *ensemble) if (sha256 := weights_sha256(folder)) is not None]
+    input_path, output_path = (None if path == _STREAM else path for path in (input_path, output_path))
+    changes = _changes(settings, interactive, input_path)
+    search = merged(Recipe.load(recipe_path), changes, str(recipe_path))
+    load = functools.partial(searcher.load, search)
     if follows():
         serve(load, device, models)
         return
-    input_path, output_path = (None if path == _STREAM else path for path in (input_path, output_path))
-    changes = given(settings)
-    if interactive:
-        changes = _line_by_line(changes)
-    elif input_path is None and sys.stdin.isatty():
-        changes = {"batch_size": 1} | changes
-    recipe_path = find_model(model)[1] / RECIPE_FILE
-    search = merged(Recipe.load(recipe_path), changes, str(recipe_path))
-    line_by_line = search.lines.batch_size == 1
     tags = [as_utf8(symbol) for symbol in tag]
     reader = _reader(input_path, bad_utf8)
     lines = _lines(reader, json_input, prefix_file)
     if _is_file(input_path) and _is_file(prefix_file):
         _refuse_unequal(input_path, prefix_file)
-
-    several = max(changes.get("n_best", 1), changes.get("samples", 1)) > 1
-    one_by_agreement = not isinstance(search, Greedy) and search.mbr != "off"
-    with_models = functools.partial(json_line, models_sha256=models)
-    render = with_models if as_json else n_best_lines if several and not one_by_agreement else text_line
-    if alignments:
-        render = alignment_line
+    render = _renderer(as_json, alignments, changes, search, models)
     with leading(load, device, models) as translator:
         from mtkit.translator import hypothesis_count
 
@@ -191,7 +168,9 @@ def translate(
                 progress(done)
 
             details = as_json or alignments
-            stream = translator.translate_stream(lines, search, tags=tags, details=details, on_batch=on_batch)
+            stream = translator.translate_stream(
+                lines, search, tags=tags, details=details, on_batch=on_batch, at_hand=_is_file(input_path)
+            )
             _write(stream, output, render, reader, Tally(hypothesis_count(search)))
 
 
@@ -249,34 +228,40 @@ def _report(reader: LineReader, tally: Tally, seconds: float) -> None:
     )
 
 
-def _refuse_clashes(json_input: bool, prefix_file: Path | None, ensemble: list[Path], combine: str | None) -> None:
-    """Raise UsageError for options that do not go together."""
+def _refuse_clashes(json_input: bool, prefix_file: Path | None, as_json: bool, alignments: bool) -> None:
+    """Raise UsageError for options of input and output that do not go together."""
     if json_input and prefix_file is not None:
         raise UsageError(f"--prefix-file {prefix_file} and --json-input both give prefixes", 'use the key "prefix"')
-    if combine is not None and not ensemble:
-        raise UsageError(f"--combine {combine} is about an ensemble, and there is none", "add --ensemble MODEL")
+    if as_json and alignments:
+        raise UsageError("--json and --alignments are two formats", "--json has the alignment too; leave one out")
 
 
-def _refuse_shares(engine: str, precision: str, workers: int | None, threads: int | None) -> None:
-    """Raise UsageError for processes and threads, or an engine and its options, that do not go together."""
-    if (workers or 1) > 1 and (threads or 1) > 1:
-        raise UsageError(
-            f"--workers {workers} have one thread each, and --threads {threads} asks for more", "leave one of them out"
-        )
-    if (workers or 1) > 1 and one_of_several():
-        raise UsageError(f"--workers {workers} under torchrun, which has its own processes", "leave --workers out")
-    if engine != "mtkit" and (workers is not None or precision != "float32"):
-        raise UsageError(f"--precision and --workers are not for --engine {engine}", "leave them out")
+def _changes(settings: dict[str, Any], interactive: bool, input_path: Path | None) -> dict[str, Any]:
+    """The settings of the search that were given; line by line with --interactive, and by default on a terminal.
 
-
-def _line_by_line(changes: dict[str, Any]) -> dict[str, Any]:
-    """The changes with a batch size of 1. Raises UsageError when they ask for another."""
-    if changes.get("batch_size", 1) != 1:
+    Raises UsageError when --interactive meets another batch size.
+    """
+    changes = given(settings)
+    if interactive and changes.get("batch_size", 1) != 1:
         raise UsageError(
             f"--interactive answers line by line, and --batch-size {changes['batch_size']} does not",
             "leave one of the two out",
         )
-    return changes | {"batch_size": 1}
+    at_terminal = input_path is None and sys.stdin.isatty()
+    return {"batch_size": 1} | changes if interactive or at_terminal else changes
+
+
+def _renderer(
+    as_json: bool, alignments: bool, changes: dict[str, Any], search: Search, models: list[str]
+) -> Callable[[Translation], str]:
+    """How a translation is written; a list only where the command line asks for several hypotheses."""
+    if alignments:
+        return alignment_line
+    if as_json:
+        return functools.partial(json_line, models_sha256=models)
+    several = max(changes.get("n_best", 1), changes.get("samples", 1)) > 1
+    by_agreement = not isinstance(search, Greedy) and search.mbr != "off"
+    return n_best_lines if several and not by_agreement else text_line
 
 
 def _reader(path: Path | None, bad_utf8: BadUtf8) -> LineReader:

@@ -84,8 +84,16 @@ ThreadsOption = Annotated[
     int | None, typer.Option("--threads", min=1, max=1024, help="CPU threads. Default: one a core.", show_default=False)
 ]
 PrecisionOption = Annotated[
-    Literal["float32", "bfloat16", "int8"],
-    typer.Option("--precision", help="Of weights and matrix products; see above. int8 is for CPUs."),
+    Literal["float32", "bfloat16", "int8"] | None,
+    typer.Option(
+        "--precision",
+        help="Of weights and matrix products; see above. int8 is for CPUs. Default: that of the weights, float32 or int8.",
+        show_default=False,
+    ),
+]
+ShortlistOption = Annotated[
+    bool,
+    typer.Option("--shortlist", help="Search over the target tokens of the model's shortlist alone; see above."),
 ]
 WorkersOption = Annotated[
     int | None,

@@ -12,6 +12,7 @@ Three precisions, each of the weights and the products; what goes in and comes o
 Shapes: M rows, I inputs, O outputs; x may have any leading dimensions.
 """
 
+import copy
 import warnings
 from collections.abc import Callable
 from functools import lru_cache
@@ -79,7 +80,7 @@ class Int8:
         self.packed = _pack_int8(quantized_OI, scale_O)
 
     def __call__(self, x: Tensor) -> Tensor:
-        largest = _largest(x)
+        largest = x.abs().amax(-1, keepdim=True).clamp_min_(_TINY)
         y = _int8_product(x / largest, self.levels, self.packed)
         return torch.addcmul(self.bias_O, y, largest, out=y)
 
@@ -94,7 +95,8 @@ class Int8Wide:
 
     def __call__(self, x: Tensor) -> Tensor:
         x_MI = x.flatten(0, -2)
-        largest_M1 = _largest(x_MI)
+        # Of many rows, two passes cost less than the memory for their magnitudes.
+        largest_M1 = torch.maximum(x_MI.amax(1, keepdim=True), x_MI.amin(1, keepdim=True).neg_()).clamp_min_(_TINY)
         quantized_MI = (x_MI * (_LEVELS / largest_M1)).round_().to(self.weight_IO.dtype)
         y_MO = _integer_product(quantized_MI, self.weight_IO).mul_(self.scale_O)
         if self.bias_O is None:
@@ -103,10 +105,13 @@ class Int8Wide:
             torch.addcmul(self.bias_O, y_MO, largest_M1, out=y_MO)
         return y_MO.unflatten(0, x.shape[:-1])
 
-
-def _largest(x: Tensor) -> Tensor:
-    """The largest magnitude in each row (..., 1)."""
-    return torch.maximum(x.amax(-1, keepdim=True), x.amin(-1, keepdim=True).neg_()).clamp_min_(_TINY)
+    def rows(self, ids_U: Tensor) -> "Int8Wide":
+        """The map whose output i is output `ids_U[i]` of this one."""
+        few = copy.copy(self)
+        few.weight_IO = self.weight_IO.t()[ids_U].t()
+        few.scale_O = self.scale_O[ids_U]
+        few.bias_O = None if self.bias_O is None else self.bias_O[ids_U]
+        return few
 
 
 def _pack_int8(quantized_OI: Tensor, scale_O: Tensor) -> torch.ScriptObject:

@@ -84,6 +84,24 @@ class _Chosen:
         return _Chosen(*(torch.cat(pair, 1) for pair in pairs))
 
 
+def _stay(chosen: _Chosen) -> None:
+    """Give the first continuation of a hypothesis its slot, and the others the slots of those without one.
+
+    What the model remembers of a row then mostly stays where it is. Changes the order of what goes on.
+    """
+    parents_BK = chosen.parents_BK
+    size = parents_BK.shape[1]
+    again_BK = (parents_BK[:, :, None] == parents_BK[:, None, :]).tril(-1).any(2)
+    taken_BK = torch.zeros_like(parents_BK).scatter_(1, parents_BK, 1)
+    free_BK = taken_BK.sort(dim=1, stable=True).indices
+    slots_BK = torch.where(again_BK, free_BK.gather(1, (again_BK.cumsum(1) - 1).clamp_(min=0)), parents_BK)
+    order_BK = torch.arange(size, device=parents_BK.device).expand_as(slots_BK)
+    order_BK = torch.empty_like(slots_BK).scatter_(1, slots_BK, order_BK)
+    chosen.sums_BK = chosen.sums_BK.gather(1, order_BK)
+    chosen.parents_BK = parents_BK.gather(1, order_BK)
+    chosen.tokens_BK = chosen.tokens_BK.gather(1, order_BK)
+
+
 class _Search:
     """A beam search under way: the hypotheses of the sentences in the batch, and what has ended so far."""
 
@@ -157,6 +175,8 @@ class _Search:
         chosen = self._fill(sums_BKC, ids_BKC, 0, None)
         for group in range(1, groups):
             chosen = chosen.beside(self._fill(sums_BKC, ids_BKC, group, chosen))
+        if groups == 1 and size > 1:
+            _stay(chosen)
         return chosen
 
     def _fill(self, sums_BKC: Tensor, ids_BKC: Tensor, group: int, before: _Chosen | None) -> _Chosen:
