@@ -6,8 +6,6 @@ Works on text. Free of torch.
 from collections import Counter
 from typing import Literal
 
-from sacrebleu.metrics import BLEU, CHRF
-
 Utility = Literal["chrf", "bleu"]
 
 
@@ -21,6 +19,8 @@ def choose(candidates: list[str], utility: Utility, tokenize: str | None = None)
     >>> choose(["a dog runs", "the dog runs fast", "the dog runs"], "chrf")
     2
     """
+    from sacrebleu.metrics import BLEU, CHRF  # slow to import, and few translations need it
+
     assert candidates, "nothing to choose from"
     metric = CHRF() if utility == "chrf" else BLEU(effective_order=True, tokenize=tokenize)
     counts = Counter(candidates)
