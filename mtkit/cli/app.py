@@ -33,9 +33,11 @@ SUMMARIES = {
     "compare": "Show where one system is better than another.",
     "score": "Force-decode given pairs: log-probability, perplexity.",
     "attention": "Show what a model looked at: heat maps, alignments.",
+    "shortlist": "Make a model's shortlist, for faster translation.",
     "run": "Do all stages of a recipe, from corpora to the test score.",
     "report": "Put a run into one HTML file to look at.",
     "info": "Show what a model is.",
+    "quantize": "Make a model's matrices int8: a quarter of the size.",
     "export": "Write a model for CTranslate2 or Hugging Face, and compare.",
     "import": "Make a model folder of a Hugging Face MarianMT model.",
     "recipe": "Look at recipes: show one resolved, diff two, print the schema.",
@@ -95,6 +97,10 @@ def function_of(name: str) -> Callable[..., None]:
             from mtkit.cli.attention import attention
 
             return attention
+        case "shortlist":
+            from mtkit.cli.shortlist import shortlist
+
+            return shortlist
         case "run":
             from mtkit.cli.run import run
 
@@ -107,6 +113,10 @@ def function_of(name: str) -> Callable[..., None]:
             from mtkit.cli.info import info
 
             return info
+        case "quantize":
+            from mtkit.cli.quantize import quantize
+
+            return quantize
         case "export":
             from mtkit.cli.export import export
 
