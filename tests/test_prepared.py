@@ -32,7 +32,7 @@ ARCHITECTURES: list[dict[str, Any]] = [
 ]
 
 
-def walk(model: Any, source_BS: Tensor, per_source: int, seed: int) -> list[Tensor]:
+def walk(model: Any, source_BS: Tensor, per_source: int, seed: int, vocabulary: int = 50) -> list[Tensor]:
     """Logits and attention of 20 steps, between which rows are permuted and repeated, and sentences leave or move."""
     draw = random.Random(seed)
     found = []
@@ -49,7 +49,7 @@ def walk(model: Any, source_BS: Tensor, per_source: int, seed: int) -> list[Tens
                 sentence * per_source + draw.randrange(per_source) for sentence in sentences for _ in range(per_source)
             ]
             state.select(torch.tensor(rows))
-            ids_N = torch.tensor([draw.randrange(4, 50) for _ in rows])
+            ids_N = torch.tensor([draw.randrange(4, vocabulary) for _ in rows])
     return found
 
 

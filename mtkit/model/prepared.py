@@ -15,6 +15,7 @@ Shapes: B sentences, S source length, K rows a sentence, N = B * K rows, T steps
 E head width, V vocabulary.
 """
 
+import copy
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from torch import Tensor
 
 from mtkit.ids import PAD
 from mtkit.model.attention import MultiHeadAttention
-from mtkit.model.kernels import Int8Wide, LinearMap, Precision, Use, prepare, quantize
+from mtkit.model.kernels import Int8Wide, LinearMap, Packed, Precision, Use, prepare, quantize
 from mtkit.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 from mtkit.model.positions import Positions, Rotary
 from mtkit.model.transformer import Transformer
@@ -44,6 +45,13 @@ class Embedding:
     def __call__(self, ids: Tensor) -> Tensor:
         rows = F.embedding(ids, self.table_VD) if self.scale_V is None else self.table_VD[ids]
         return rows * (self.factor if self.scale_V is None else self.scale_V[ids][..., None])
+
+    def rows(self, ids_U: Tensor) -> "Embedding":
+        """The embedding whose row i is row `ids_U[i]` of this one."""
+        few = copy.copy(self)
+        few.table_VD = self.table_VD[ids_U]
+        few.scale_V = None if self.scale_V is None else self.scale_V[ids_U]
+        return few
 
 
 class Frame:
@@ -252,7 +260,11 @@ class PreparedDecoderLayer:
 class PreparedTransformer:
     """Implements `search.protocol.SearchModel` for a `Transformer`, of which it keeps no large tensor."""
 
-    def __init__(self, model: Transformer, precision: Precision = "float32") -> None:
+    def __init__(self, model: Transformer, precision: Precision = "float32", narrowing: bool = False) -> None:
+        """`narrowing`: `narrowed` will be asked for, which wants the output matrix by rows.
+
+        Only a model whose output is not tied to its target embedding has to keep a copy for that, but for int8.
+        """
         self.vocab_size = model.vocab_size
         self.precision = precision
         self.source_positions, self.target_positions = model.source_positions, model.target_positions
@@ -262,6 +274,7 @@ class PreparedTransformer:
         self.decoder = [PreparedDecoderLayer(layer, precision) for layer in decoder]
         self.encoder_norm, self.decoder_norm = model.encoder_norm, model.decoder_norm
         self.target_embedding, self.output = _vocabulary(model, precision)
+        self._rows_VD = _rows(model, self.target_embedding) if narrowing and precision != "int8" else None
         self.source_embedding = self.target_embedding
         if model.source_embedding is not model.target_embedding:
             self.source_embedding = _embedding(model.source_embedding.weight, model.scale, precision)
@@ -295,6 +308,26 @@ class PreparedTransformer:
         state.length += 1
         return self.output(self.decoder_norm(x_ND))
 
+    def narrowed(self, ids_U: Tensor) -> "PreparedTransformer":
+        """This model over a part of its target vocabulary: its id i is `ids_U[i]` of this one's.
+
+        It shares all but the rows of the target embedding and of the output map. The four special ids must keep their
+        numbers.
+        """
+        few = copy.copy(self)
+        few.vocab_size = len(ids_U)
+        few.target_embedding = self.target_embedding.rows(ids_U)
+        if isinstance(self.output, Int8Wide):
+            few.output = self.output.rows(ids_U)
+        else:
+            assert isinstance(self.output, Packed)
+            assert self._rows_VD is not None, "prepared without narrowing"
+            bias_V = self.output.bias_O
+            few.output = prepare(
+                self._rows_VD[ids_U], None if bias_V is None else bias_V[ids_U], self.precision, "wide"
+            )
+        return few
+
 
 def _embedding(table_VD: Tensor, factor: float, precision: Precision) -> Embedding:
     """The embedding with this table, its rows multiplied by `factor`."""
@@ -302,6 +335,12 @@ def _embedding(table_VD: Tensor, factor: float, precision: Precision) -> Embeddi
         quantized_VD, scale_V = quantize(table_VD.detach())
         return Embedding(quantized_VD, factor, scale_V)
     return Embedding(table_VD.detach().clone(), factor, None)
+
+
+def _rows(model: Transformer, embedding: Embedding) -> Tensor:
+    """The output matrix by rows: the table of the embedding where they are tied, else a copy."""
+    tied = model.output.weight is model.target_embedding.weight
+    return embedding.table_VD if tied else model.output.weight.detach().clone()
 
 
 def _vocabulary(model: Transformer, precision: Precision) -> tuple[Embedding, LinearMap]:
