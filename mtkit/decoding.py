@@ -1,8 +1,11 @@
 """The form in which a trained model decodes: prepared for a CPU, or as it is, in low precision where asked for."""
 
+from pathlib import Path
+
 import torch
 
 from mtkit.errors import UsageError
+from mtkit.folders import find_model, read_tensor_table
 from mtkit.model.kernels import Precision
 from mtkit.model.prepared import PreparedTransformer
 from mtkit.model.transformer import Transformer
@@ -25,6 +28,12 @@ def decoding_model(
             "use precision bfloat16 or float32, or device cpu",
         )
     return model
+
+
+def stored_precision(folder: Path, device: torch.device) -> Precision:
+    """The precision of a model's weights as they are stored: int8 (on a CPU, where it decodes) or float32."""
+    table = read_tensor_table(find_model(folder)[0])
+    return "int8" if device.type == "cpu" and any(info.dtype == "I8" for info in table.values()) else "float32"
 
 
 def decoding_dtype(device: torch.device, precision: Precision) -> torch.dtype | None:

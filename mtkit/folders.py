@@ -35,7 +35,7 @@ HASHED_FILES = (WEIGHTS_FILE, STATE_TENSORS_FILE, SCORES_FILE)
 """The files of a checkpoint whose hashes its state holds."""
 
 _STEP = re.compile(r"step-(\d{8,})")
-_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2}
+_BYTES = {"F64": 8, "F32": 4, "F16": 2, "BF16": 2, "I8": 1}
 _LARGEST_HEADER = 100_000_000
 
 

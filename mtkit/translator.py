@@ -15,7 +15,7 @@ from typing import Literal
 from pydantic import ValidationError
 
 from mtkit.checkpoint import load_model
-from mtkit.decoding import decoding_dtype, decoding_model
+from mtkit.decoding import decoding_dtype, decoding_model, stored_precision
 from mtkit.engine import Batch, Engine, ModelEngine
 from mtkit.errors import DataError, ModelError, UsageError
 from mtkit.ids import EOS
@@ -92,7 +92,7 @@ class Translator:
         device: str = "auto",
         ensemble: Sequence[str | PathLike[str]] = (),
         combine: Literal["arithmetic", "geometric"] = "arithmetic",
-        precision: Precision = "float32",
+        precision: Precision | None = None,
         workers: int = 1,
         shortlist: bool = False,
     ) -> "Translator":
@@ -100,7 +100,7 @@ class Translator:
 
         `device` is auto, cpu, cuda, cuda:N or mps. The models of the folders in `ensemble` vote with it: their
         probabilities are averaged by the arithmetic or geometric mean; recipe and tokenizers are those of `folder`.
-        `precision` is float32, bfloat16 or, on a CPU, int8. More than one of `workers` search in as many processes,
+        `precision` is float32, bfloat16 or, on a CPU, int8; by default that of the weights in `folder`. More than one of `workers` search in as many processes,
         of one thread each, on Linux and a CPU. `shortlist` searches over the target tokens of the folder's shortlist
         alone (see shortlist_engine.py), which is not for ensembles.
         Raises ModelError when a folder is damaged or an ensemble's tokenizers differ, UsageError for the device, and
@@ -109,7 +109,10 @@ class Translator:
         if shortlist and ensemble:
             raise UsageError(f"a shortlist for an ensemble, with {ensemble[0]}", "leave out one of the two")
         target = resolve_device(device)
+        if workers > 1 and target.type != "cpu":
+            raise UsageError(f"{workers} workers on device {target}", "several workers are for device cpu")
         model, recipe, tokenizers = load_model(Path(folder), target)
+        precision = precision or stored_precision(Path(folder), target)
         models = [decoding_model(model, target, precision, shortlist)]
         for other in ensemble:
             other_model, _, other_tokenizers = load_model(Path(other), target)
@@ -124,8 +127,6 @@ class Translator:
         own = ModelEngine(joined, target, decoding_dtype(target, precision))
         engine: Engine = ShortlistEngine(own, load_shortlist(Path(folder), tokenizers)) if shortlist else own
         if workers > 1:
-            if target.type != "cpu":
-                raise UsageError(f"{workers} workers on device {target}", "several workers are for device cpu")
             engine = PoolEngine(engine, workers)
         return cls(engine, recipe, tokenizers)
 
@@ -156,19 +157,22 @@ class Translator:
         tags: Sequence[str] = (),
         details: bool = False,
         on_batch: Callable[[int], None] = lambda lines: None,
+        at_hand: bool = False,
     ) -> Iterator[Translation]:
         """Yield the translation of each line, in order, as soon as it and all before it are ready.
 
         Lines are read in buffers, the first of `search.lines.batch_size` lines, each next one twice as large until it
         makes `buffer_size` hypotheses; a buffer is sorted by length, cut into batches and answered before the next one
-        is read. With `batch_size` 1 each line is answered before the next one is read. `tags` are user-defined symbols
+        is read. Where the lines are all `at_hand`, as in a file or a sequence, the first buffer is a whole one. With
+        `batch_size` 1 each line is answered before the next one is read. `tags` are user-defined symbols
         put before every source; `details` asks for tokens, source pieces and alignments; `on_batch` is called with the
         number of lines that became complete, once for the blank ones of a buffer and after every batch.
 
         Raises UsageError or ModelError at once for a search or tags that do not fit the model. Raises DataError for a
         long line under `on_long: error`, before anything of its buffer is yielded.
         """
-        return self._stream(lines, self._plan(search, tags, details, on_batch))
+        plan = self._plan(search, tags, details, on_batch)
+        return self._stream(_buffers(lines, plan.search, at_hand or isinstance(lines, Sequence)), plan)
 
     def refuse_long(
         self, lines: Iterable[str | Line], search: Search | None = None, *, tags: Sequence[str] = ()
@@ -176,7 +180,7 @@ class Translator:
         """Raise DataError when a line is too long to be translated in one piece; nothing is translated."""
         plan = self._plan(search, tags)
         number = 0
-        for buffer in _buffers(lines, plan.search):
+        for buffer in _buffers(lines, plan.search, at_hand=True):
             for ids in self.tokenizers.source.encode_batch([line.text for line in buffer]):
                 number += 1
                 if len(ids) > plan.limit:
@@ -206,9 +210,9 @@ class Translator:
             )
         return _Plan(search, tag_ids, most - len(tag_ids), details, on_batch)
 
-    def _stream(self, lines: Iterable[str | Line], plan: _Plan) -> Iterator[Translation]:
+    def _stream(self, buffers: Iterable[list[Line]], plan: _Plan) -> Iterator[Translation]:
         first = 1
-        for buffer in _buffers(lines, plan.search):
+        for buffer in buffers:
             yield from self._translate_buffer(self._jobs(buffer, first, plan), plan)
             first += len(buffer)
 
@@ -327,11 +331,11 @@ class Translator:
         )
 
 
-def _buffers(lines: Iterable[str | Line], search: Search) -> Iterator[list[Line]]:
-    """Yield the lines in lists that grow from `batch_size` lines; see `translate_stream`."""
+def _buffers(lines: Iterable[str | Line], search: Search, at_hand: bool) -> Iterator[list[Line]]:
+    """Yield the lines in lists that grow from `batch_size` lines, or are whole ones; see `translate_stream`."""
     batch_size = search.lines.batch_size
     largest = max(1, search.lines.buffer_size // hypothesis_count(search))
-    most = min(batch_size, largest)
+    most = largest if at_hand and batch_size > 1 else min(batch_size, largest)
     buffer: list[Line] = []
     characters = 0
     for line in lines:

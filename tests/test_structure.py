@@ -43,6 +43,7 @@ ROWS = {
     "mtkit.initial": 3,
     "mtkit.model": 3,
     "mtkit.search": 3,
+    "mtkit.quantized": 3.5,  # used by what loads models
     "mtkit.checkpoint": 4,
     "mtkit.decoding": 4,
     "mtkit.engine": 4,
