@@ -19,7 +19,6 @@ from mtkit.decoding import decoding_dtype, decoding_model, stored_precision
 from mtkit.engine import Batch, Engine, ModelEngine
 from mtkit.errors import DataError, ModelError, UsageError
 from mtkit.ids import EOS
-from mtkit.metrics import bleu_tokenizer
 from mtkit.model.kernels import Precision
 from mtkit.pool import PoolEngine
 from mtkit.recipe import Recipe
@@ -300,6 +299,8 @@ class Translator:
         """The hypotheses with the one first that minimum Bayes risk chooses, where the search asks for it."""
         if isinstance(search, Greedy) or search.mbr == "off":
             return hypotheses
+        from mtkit.metrics import bleu_tokenizer  # brings sacreBLEU, which few searches need
+
         tokenize = bleu_tokenizer(self.recipe.evaluation, self.recipe.languages.target)
         chosen = choose([hypothesis.text for hypothesis in hypotheses], search.mbr, tokenize)
         return [hypotheses[chosen], *hypotheses[:chosen], *hypotheses[chosen + 1 :]]
