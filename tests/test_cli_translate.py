@@ -25,10 +25,12 @@ import pytest
 import torch
 from conftest import TinyCorpus
 from toy_models import save_untrained
+from trained_models import save_trained
 
 from mtkit.cli.app import main
 from mtkit.cli.search_options import search_options
 from mtkit.formats import OUTPUT_KEYS
+from mtkit.pool import PoolEngine, can_fork
 from mtkit.search.run import search as run_search
 from mtkit.text.tokenizer import Tokenizers
 from mtkit.translator import Translator
@@ -444,6 +446,11 @@ def test_a_run_folder_stands_for_its_model(run: Run, model: Path) -> None:
         (["--interactive", "--batch-size", "8"], "--batch-size 8"),
         (["--max-source-length", "3"], "--max-source-length 3: expected a whole number from 4 to 100000"),
         (["--bad-utf8", "maybe"], "--bad-utf8"),
+        (["--workers", "2", "--threads", "2"], "--workers 2 have one thread each, and --threads 2 asks for more"),
+        (["--workers", "2", "--engine", "ctranslate2"], "--workers 2: --engine ctranslate2 cannot do that"),
+        (["--precision", "int8", "--engine", "ctranslate2"], "--precision int8: --engine ctranslate2 cannot do that"),
+        (["--workers", "0"], "--workers"),
+        (["--precision", "float16"], "--precision"),
         (["--no-such-option"], "--no-such-option"),
     ],
 )
@@ -454,6 +461,32 @@ def test_options_that_cannot_be_are_refused_before_the_model_is_loaded(
     ended = run(*arguments, stdin=text(LINES))
     assert (ended.code, ended.out) == (2, b"")
     assert message in ended.err
+
+
+def test_workers_are_refused_where_there_are_other_processes(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"WORLD_SIZE": "2", "RANK": "0", "LOCAL_RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    ended = run("--workers", 2, stdin=text(LINES))
+    assert (ended.code, ended.out) == (2, b"")
+    assert "--workers 2 under torchrun, which has its own processes" in ended.err
+    ended = run("--engine", "ctranslate2", stdin=text(LINES))
+    assert (ended.code, ended.out) == (2, b"")
+    assert "--engine ctranslate2 searches in one process" in ended.err
+
+
+def test_workers_are_for_a_cpu_and_a_system_that_forks(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On such a system nobody gets several by default."""
+    monkeypatch.setattr("mtkit.runtime.usable_cores", lambda: 2)
+    monkeypatch.setattr("mtkit.pool.can_fork", lambda: False)
+    ended = run("--workers", 2, stdin=text(LINES))
+    assert (ended.code, ended.out) == (2, b"")
+    assert "2 workers: this system cannot fork a process" in ended.err
+    assert run(stdin=text(LINES)).code == 0
+    monkeypatch.setattr("mtkit.translator.resolve_device", lambda name: torch.device("cuda", 0))
+    monkeypatch.setattr("mtkit.translator.load_model", None)
+    ended = run("--workers", 2, stdin=text(LINES))
+    assert (ended.code, ended.out) == (2, b"")
+    assert "2 workers on device cuda:0" in ended.err
 
 
 def test_refusing_takes_no_torch(model: Path) -> None:
@@ -578,6 +611,93 @@ def test_device_and_threads_are_passed_on(run: Run) -> None:
             assert torch.get_num_threads() == threads
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.skipif(not can_fork(), reason="this system cannot fork")
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ([], [2]),
+        (["--workers", 3], [3]),
+        (["--workers", 1], []),
+        (["--threads", 1], []),
+        (["--batch-size", 1], []),
+    ],
+)
+def test_how_many_processes_search(
+    run: Run, monkeypatch: pytest.MonkeyPatch, arguments: list[object], expected: list[int]
+) -> None:
+    """One a core where nothing else is asked for, and one alone line by line; the text is the same."""
+    started: list[int] = []
+
+    def noting(pool: PoolEngine) -> None:
+        started.append(pool.workers)
+        real(pool)
+
+    real = PoolEngine._start
+    monkeypatch.setattr(PoolEngine, "_start", noting)
+    monkeypatch.setattr("mtkit.runtime.usable_cores", lambda: 2)
+    stdin = text([*LINES * 3, "the\u2028 river"])
+    ended = run("--batch-size", 4, *arguments, stdin=stdin)
+    assert (ended.code, started) == (0, expected)
+    assert ended.out == run("--workers", 1, stdin=stdin).out
+
+
+@pytest.mark.skipif(not can_fork(), reason="this system cannot fork")
+@pytest.mark.parametrize("how", [["--json", "--n-best", 3], ["--method", "sampling", "--samples", 2]])
+def test_several_workers_write_what_one_writes(run: Run, tiny_corpus: TinyCorpus, how: list[object]) -> None:
+    stdin = text([*tiny_corpus.source[:30], "", "x" * 300, *tiny_corpus.source[30:50]])
+    limits = ["--batch-size", 4, "--max-source-length", 40]
+    one, two = (run("--workers", workers, *limits, *how, stdin=stdin) for workers in (1, 2))
+    assert (one.code, two.code) == (0, 0)
+    assert one.out == two.out
+    assert "52 lines in, 52 out (1 blank)" in two.err
+
+
+# Precision, on a model that has learnt something: near-ties are what low precision turns over.
+
+
+@pytest.fixture(scope="module")
+def trained(tiny_corpus: TinyCorpus, tiny_tokenizers: Tokenizers, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save_trained(tmp_path_factory.mktemp("trained") / "model", tiny_corpus, tiny_tokenizers)
+
+
+def records(run: Run, folder: Path, lines: Sequence[str], *arguments: object) -> list[dict[str, Any]]:
+    """What --json says of each line."""
+    ended = run("--json", *arguments, stdin=text(lines), folder=folder)
+    assert (ended.code, len(ended.lines)) == (0, len(lines))
+    return [json.loads(line) for line in ended.lines]
+
+
+@pytest.mark.parametrize(("precision", "tolerance"), [("bfloat16", 0.03), ("int8", 0.03)])
+def test_low_precision_shows_in_the_scores_and_stays_near(
+    run: Run, trained: Path, tiny_corpus: TinyCorpus, precision: str, tolerance: float
+) -> None:
+    """Log-probability a token. Were the option ignored, all would be equal."""
+    lines = ["", *tiny_corpus.source[:60]]
+    exact, near = (records(run, trained, lines, "--precision", each) for each in ("float32", precision))
+    assert near[0]["status"] == "blank"
+    same = [(one, other) for one, other in zip(exact, near, strict=True) if one["text"] == other["text"]][1:]
+    assert len(same) > 0.9 * len(tiny_corpus.source[:60])
+    moved = [abs(one["normalized_score"] - other["normalized_score"]) for one, other in same]
+    assert 1e-6 < max(moved) < tolerance
+
+
+@pytest.mark.parametrize(
+    ("precision", "tolerance", "unchanged"), [("float32", 1e-4, 1.0), ("int8", 1e-2, 0.95), ("bfloat16", 1e-2, 0.95)]
+)
+def test_the_batch_size_moves_no_score_beyond_what_is_stated(
+    run: Run, trained: Path, tiny_corpus: TinyCorpus, precision: str, tolerance: float, unchanged: float
+) -> None:
+    """And no text in float32; in low precision it turns over near-ties, which are many in a model so small."""
+    lines = [*tiny_corpus.source[60:120], " ".join(tiny_corpus.source[:3])]
+    options = ["--precision", precision, "--threads", 1]
+    one, *others = (records(run, trained, lines, *options, "--batch-size", size) for size in (1, 7, 64))
+    for other in others:
+        same = [(mine, theirs) for mine, theirs in zip(one, other, strict=True) if mine["text"] == theirs["text"]]
+        assert len(same) >= unchanged * len(lines)
+        for mine, theirs in same:
+            assert mine["normalized_score"] == pytest.approx(theirs["normalized_score"], abs=tolerance)
 
 
 def test_a_named_pipe_is_read_once(run: Run, translator: Translator, tmp_path: Path) -> None:

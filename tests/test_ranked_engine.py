@@ -66,11 +66,13 @@ def test_two_processes_write_what_one_writes(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """From stdin to stdout, and from a file to a file."""
-    alone = tmp_path / "alone"
-    monkeypatch.setattr(sys, "argv", ["mtkit", *command(model, *how, "-i", text, "-o", alone)])
     monkeypatch.setattr(logging.getLogger("mtkit"), "handlers", [])
-    with pytest.raises(SystemExit, match="0"):
-        main()
+    with open(text, encoding="utf-8") as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        for source, target in ((text, "alone"), ("-", "alone.piped")):
+            monkeypatch.setattr(sys, "argv", ["mtkit", *command(model, *how, "-i", source, "-o", tmp_path / target)])
+            with pytest.raises(SystemExit, match="0"):
+                main()
     piped = Pair.of(starter, command(model, *how), tmp_path / "piped", stdin=str(text))
     filed = Pair.of(starter, command(model, *how, "-i", text, "-o", tmp_path / "filed"), tmp_path / "job")
     for pair in (piped, filed):
@@ -78,7 +80,8 @@ def test_two_processes_write_what_one_writes(
         assert (first.code, second.code) == (0, 0), first.err + second.err
         assert "40 lines in, 40 out (2 blank)" in first.err
         assert second.err == ""
-    assert (tmp_path / "piped.out0").read_bytes() == (tmp_path / "filed").read_bytes() == alone.read_bytes()
+    assert (tmp_path / "filed").read_bytes() == (tmp_path / "alone").read_bytes()
+    assert (tmp_path / "piped.out0").read_bytes() == (tmp_path / "alone.piped").read_bytes()
     assert (tmp_path / "piped.out1").read_bytes() == b""
 
 
@@ -115,6 +118,23 @@ def test_a_rank_that_dies_ends_the_job(starter: Starter, model: Path, text: Path
     assert (first.code, second.code) == (1, -signal.SIGKILL)
     assert "the connection to another rank is lost" in first.complaints[0]
     assert "Traceback" not in first.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--engine", "ctranslate2"], "--engine ctranslate2 searches in one process"),
+        (["--workers", "2"], "--workers 2 under torchrun"),
+        (["--n-best", "9", "--beam-size", "4"], "n_best (9) cannot exceed beam_size (4)"),
+    ],
+)
+def test_options_that_cannot_be_end_all_at_once(
+    starter: Starter, model: Path, text: Path, tmp_path: Path, arguments: list[str], told: str
+) -> None:
+    """None of them is left to wait for the others."""
+    for end in Pair.of(starter, command(model, *arguments, "-i", text), tmp_path / "job").ended():
+        assert end.code == 2
+        assert told in end.complaints[0]
 
 
 def test_an_error_of_the_input_ends_all(starter: Starter, model: Path, tmp_path: Path) -> None:
