@@ -1,6 +1,7 @@
 """A search over a shortlist's target tokens is the search over all of them, as far as it holds what counts."""
 
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, get_args
 
@@ -15,6 +16,7 @@ from toy_models import CopyModel, CopyState, save_untrained
 from toy_run import Runs
 
 from mtkit.cli.app import exit_code_of
+from mtkit.cli.engine import Searcher
 from mtkit.cli.shortlist import shortlist as command
 from mtkit.engine import Batch, ModelEngine
 from mtkit.errors import ModelError, UsageError
@@ -332,6 +334,21 @@ def test_what_a_shortlist_cannot_do_is_refused(
     assert Translator.load(model, "cpu", shortlist=True).translate(["the red baker"])
     with pytest.raises(UsageError, match="ensemble"):
         Translator.load(model, "cpu", [model], shortlist=True)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"ensemble": [Path("other")]}, "--shortlist is for one model, and --ensemble other adds another"),
+        ({"engine": "ctranslate2"}, "--shortlist: --engine ctranslate2 cannot do that"),
+    ],
+)
+def test_translate_names_what_does_not_go_with_a_shortlist(options: dict[str, Any], said: str) -> None:
+    given = {field.name: None for field in fields(Searcher)} | {"engine": "mtkit", "ensemble": [], "shortlist": True}
+    Searcher(**given).refuse_clashes(None)
+    with pytest.raises(UsageError) as caught:
+        Searcher(**given | options).refuse_clashes(None)
+    assert caught.value.message == said
 
 
 def test_without_model_or_shards_there_is_no_shortlist(runs: Runs) -> None:
