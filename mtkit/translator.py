@@ -99,9 +99,9 @@ class Translator:
 
         `device` is auto, cpu, cuda, cuda:N or mps. The models of the folders in `ensemble` vote with it: their
         probabilities are averaged by the arithmetic or geometric mean; recipe and tokenizers are those of `folder`.
-        `precision` is float32, bfloat16 or, on a CPU, int8; by default that of the weights in `folder`. More than one of `workers` search in as many processes,
-        of one thread each, on Linux and a CPU. `shortlist` searches over the target tokens of the folder's shortlist
-        alone (see shortlist_engine.py), which is not for ensembles.
+        `precision` is float32, bfloat16 or, on a CPU, int8; by default that of the weights in `folder`. More than one
+        of `workers` search in as many processes, of one thread each, on Linux and a CPU. `shortlist` searches over the
+        target tokens of the folder's shortlist alone (see shortlist_engine.py), which is not for ensembles.
         Raises ModelError when a folder is damaged or an ensemble's tokenizers differ, UsageError for the device, and
         for workers that it cannot have.
         """
