@@ -87,7 +87,8 @@ PrecisionOption = Annotated[
     Literal["float32", "bfloat16", "int8"] | None,
     typer.Option(
         "--precision",
-        help="Of weights and matrix products; see above. int8 is for CPUs. Default: that of the weights, float32 or int8.",
+        help="Of weights and matrix products; see above. int8 is for CPUs. Default: that of the weights, which is "
+        "float32, or int8 after mtkit quantize.",
         show_default=False,
     ),
 ]
