@@ -112,7 +112,9 @@ def _refuse_unlike(folder: Path, config: Mapping[str, Any]) -> None:
     if config.get("activation_function") not in _ACTIVATIONS:
         wrong.append(f"activation_function: {config.get('activation_function')}")
     if wrong:
-        raise ModelError(f"{path}: mtkit has no model with {'; '.join(wrong)}")
+        raise ModelError(
+            f"{path}: mtkit has no model with {'; '.join(wrong)}", "choose a MarianMT model whose config has none of these"
+        )
 
 
 def _tensors(folder: Path) -> tuple[dict[str, Tensor], Path]:
