@@ -298,6 +298,16 @@ def test_an_export_verifies_itself(model: Path, tmp_path: Path, quantization: An
     assert list(export_model(wish))[1] == agreement, "an export of mtkit's is replaced"
 
 
+def test_the_readmes_code_says_what_mtkit_says(
+    model: Path, own: Translator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    list(export_model(Wish(model, "ctranslate2", tmp_path / "export", "float32", None, 0, 1)))
+    code = (tmp_path / "export" / "README.md").read_text("utf-8").split("```python\n")[1].split("```")[0]
+    monkeypatch.chdir(tmp_path / "export")
+    exec(code.replace('"..."', repr(LINES[0])), {})
+    assert capsys.readouterr().out == own.translate(LINES[:1])[0] + "\n"
+
+
 def test_int8_is_smaller(model: Path, tmp_path: Path) -> None:
     sizes = []
     for quantization in ("float32", "int8"):

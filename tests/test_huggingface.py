@@ -9,6 +9,7 @@ import torch
 from conftest import TinyCorpus, invent_pairs
 from trained_models import save_trained
 
+from mtkit.checkpoint import load_model
 from mtkit.convert.export import Wish, export_model
 from mtkit.convert.marian import from_marian, halves, to_marian
 from mtkit.convert.to_huggingface import refuse_unlike_marian
@@ -63,9 +64,9 @@ def their_logits(folder: Path, sources: list[str], target_ids: list[int]) -> tor
         return network(**batch, decoder_input_ids=target_in_BT).logits
 
 
-def our_logits(translator: Translator, sources: list[str], target_ids: list[int]) -> torch.Tensor:
-    network: Transformer = translator.engine.model  # type: ignore[attr-defined]
-    rows = [[*ids, EOS] for ids in translator.tokenizers.source.encode_batch(sources)]
+def our_logits(folder: Path, sources: list[str], target_ids: list[int]) -> torch.Tensor:
+    network, _, tokenizers = load_model(folder, torch.device("cpu"))
+    rows = [[*ids, EOS] for ids in tokenizers.source.encode_batch(sources)]
     width = max(map(len, rows))
     source_BS = torch.tensor([row + [PAD] * (width - len(row)) for row in rows])
     with torch.no_grad():
@@ -74,7 +75,7 @@ def our_logits(translator: Translator, sources: list[str], target_ids: list[int]
 
 def test_logits_are_equal(model: Path, exported: Path) -> None:
     ids = list(range(4, 40))
-    theirs, ours = their_logits(exported, LINES, ids), our_logits(Translator.load(model, "cpu"), LINES, ids)
+    theirs, ours = their_logits(exported, LINES, ids), our_logits(model, LINES, ids)
     torch.testing.assert_close(theirs, ours, rtol=0, atol=1e-4)
     assert ours.std() > 1
 
@@ -89,7 +90,7 @@ def test_every_way_to_share_embeddings(tiny_corpus: TinyCorpus, tmp_path: Path, 
     folder = save_trained(tmp_path / "model", tiny_corpus, tokenizers, 1, **sections)
     list(export_model(Wish(folder, "huggingface", tmp_path / "out", "float32", None, 0, 1)))
     ids = list(range(4, 20))
-    ours = our_logits(Translator.load(folder, "cpu"), LINES[:5], ids)
+    ours = our_logits(folder, LINES[:5], ids)
     torch.testing.assert_close(their_logits(tmp_path / "out", LINES[:5], ids), ours, rtol=0, atol=1e-4)
 
 

@@ -13,6 +13,7 @@ import torch
 from conftest import TinyCorpus, invent_pairs
 from toy_run import Runs
 
+from mtkit.checkpoint import load_model
 from mtkit.convert.from_huggingface import Languages, import_huggingface
 from mtkit.convert.to_huggingface import write_huggingface
 from mtkit.describe import describe, verify
@@ -152,8 +153,9 @@ def test_there_and_back_logits_are_equal(marian: Path, imported: Path, tmp_path:
     translator = Translator.load(imported, "cpu")
     back = tmp_path / "back"
     back.mkdir()
-    network: Any = translator.engine.model  # type: ignore[attr-defined]
-    write_huggingface(back, network, translator.recipe, translator.tokenizers, imported)
+    write_huggingface(
+        back, load_model(imported, torch.device("cpu"))[0], translator.recipe, translator.tokenizers, imported
+    )
     before, after = (json.loads((folder / "vocab.json").read_text("utf-8")) for folder in (marian, back))
     names = list(before)
     logits = []

@@ -4,11 +4,14 @@ from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
 
+import torch
+
+from mtkit.checkpoint import load_model
 from mtkit.convert.to_huggingface import huggingface_search
 from mtkit.convert.transformers_answers import require_transformers, transformers_answers
 from mtkit.convert.verify import answers, compare
 from mtkit.files import read_lines
-from mtkit.model.transformer import Transformer, count_parameters
+from mtkit.model.transformer import count_parameters
 from mtkit.translator import Translator
 
 _VERIFY_LINES = 100
@@ -20,8 +23,7 @@ def report(folder: Path, output: Path, verify: Path | None) -> Iterator[str]:
     Raises UsageError when transformers would be needed and is not installed.
     """
     translator = Translator.load(output, "cpu")
-    model = translator.engine.model  # type: ignore[attr-defined]
-    assert isinstance(model, Transformer)
+    model = load_model(output, torch.device("cpu"))[0]
     languages, size = translator.recipe.languages, translator.tokenizers.target.size
     yield (
         f"{output}: {languages.source} -> {languages.target}, {count_parameters(model):,} parameters, "

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from mtkit.convert.folder import Origin
 from mtkit.errors import UsageError
+from mtkit.files import atomic_write
 from mtkit.ids import BOS, EOS, PAD, UNK
 from mtkit.model.attention import MultiHeadAttention
 from mtkit.model.layers import DecoderLayer, EncoderLayer, FeedForward
@@ -22,6 +23,7 @@ from mtkit.model.positions import Learned, sinusoids
 from mtkit.model.transformer import Transformer
 from mtkit.recipe import Recipe
 from mtkit.sections.model import Model
+from mtkit.sections.search import Beam
 from mtkit.text.names import piece_names
 from mtkit.text.tokenizer import Tokenizers
 
@@ -61,7 +63,7 @@ def ctranslate2_origin(
         recipe,
         tokenizers,
         kind="ctranslate2",
-        writer=f"1 ctranslate2 {metadata.version('ctranslate2')}",
+        writer=f"2 ctranslate2 {metadata.version('ctranslate2')}",
         quantization=quantization,
         positions=positions,
     )
@@ -92,6 +94,53 @@ def write_ctranslate2(
     spec.validate()
     spec.optimize(quantization=quantization)
     spec.save(str(folder))
+    tokenizers.save(folder)
+    with atomic_write(folder / "README.md") as stream:
+        stream.write(_readme(recipe, tokenizers))
+
+
+def _readme(recipe: Recipe, tokenizers: Tokenizers) -> str:
+    """How to call CTranslate2 so that it searches as the recipe does."""
+    search, rules = recipe.search, recipe.search.rules
+    options: dict[str, object] = {"beam_size": 1, "length_penalty": 0}
+    notes = [
+        "A translation's length is limited by `max_decoding_length` alone; mtkit's limit depends on the source.",
+        "Text goes in as mtkit reads it: in NFC, runs of white space as one space.",
+    ]
+    if isinstance(search, Beam):
+        options = {"beam_size": search.beam_size, "patience": 2, "length_penalty": search.length_penalty}
+        if search.length_normalization != "plain":
+            notes.append(f"`length_normalization: {search.length_normalization}` has no like in CTranslate2.")
+    options |= {"return_end_token": True, "disable_unk": not rules.allow_unknown}
+    options |= {"max_decoding_length": rules.max_length, "min_decoding_length": rules.min_length, "max_input_length": 0}
+    options |= {"no_repeat_ngram_size": rules.no_repeat_ngram, "repetition_penalty": rules.repetition_penalty}
+    names, end = [path.name for path, _ in tokenizers.files("")], piece_names(tokenizers.target)[EOS]
+    return "\n".join(
+        [
+            f"# Translation from {recipe.languages.source} to {recipe.languages.target}, for CTranslate2",
+            "",
+            "```python",
+            "import ctranslate2",
+            "import sentencepiece",
+            "",
+            f'source = sentencepiece.SentencePieceProcessor(model_file="{names[0]}")',
+            f'target = sentencepiece.SentencePieceProcessor(model_file="{names[-1]}")',
+            'translator = ctranslate2.Translator(".")',
+            "[result] = translator.translate_batch(",
+            '    [source.encode("...", out_type=str)],',
+            *(f"    {name}={value}," for name, value in options.items()),
+            ")",
+            f'pieces = [piece for piece in result.hypotheses[0] if piece != "{end}"]',
+            "print(target.decode(pieces))",
+            "```",
+            "",
+            "`return_end_token` makes the length that scores are divided by count the end, as mtkit does; `patience`",
+            "makes the search go on about as long as mtkit's.",
+            "",
+            *(f"- {note}" for note in notes),
+            "",
+        ]
+    )
 
 
 def _spec(model: Transformer, section: Model, positions: int) -> Any:
