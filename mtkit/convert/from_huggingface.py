@@ -19,7 +19,7 @@ from torch import Tensor
 
 from mtkit.checkpoint import build_model, load_tensors, save_model, set_weights, weights_of
 from mtkit.convert.marian import BIAS, from_marian, halves, marian_names
-from mtkit.convert.marian_vocabulary import Vocabulary, read_vocabularies, tokenizers_of
+from mtkit.convert.marian_vocabulary import WHOLE_FOLDER, Vocabulary, read_vocabularies, tokenizers_of
 from mtkit.errors import DataError, ModelError, UsageError
 from mtkit.files import read_json, sha256_file
 from mtkit.folders import WEIGHTS_FILE
@@ -112,9 +112,7 @@ def _refuse_unlike(folder: Path, config: Mapping[str, Any]) -> None:
     if config.get("activation_function") not in _ACTIVATIONS:
         wrong.append(f"activation_function: {config.get('activation_function')}")
     if wrong:
-        raise ModelError(
-            f"{path}: mtkit has no model with {'; '.join(wrong)}", "choose a MarianMT model whose config has none of these"
-        )
+        raise ModelError(f"{path}: mtkit has no model with {'; '.join(wrong)}", "choose a MarianMT model without these")
 
 
 def _tensors(folder: Path) -> tuple[dict[str, Tensor], Path]:
@@ -134,7 +132,7 @@ def _tensors(folder: Path) -> tuple[dict[str, Tensor], Path]:
             f"{path}: cannot be read as plain tensors ({first})", "the file is damaged or not safe"
         ) from None
     if not isinstance(tensors, dict) or not all(isinstance(one, Tensor) for one in tensors.values()):
-        raise ModelError(f"{path}: is not a dictionary of tensors")
+        raise ModelError(f"{path}: is not a dictionary of tensors", WHOLE_FOLDER)
     return tensors, path
 
 
@@ -162,23 +160,25 @@ def _section(
             output_bias=vocabularies[1].start_is_copy or (bias is not None and bool(bias.any())),
         )
     except KeyError as error:
-        raise ModelError(f"{folder / 'config.json'}: {error.args[0]} is missing") from None
+        raise ModelError(f"{folder / 'config.json'}: {error.args[0]} is missing", WHOLE_FOLDER) from None
     except ValidationError as error:
         row = error.errors()[0]
-        raise ModelError(f"{folder / 'config.json'}: {'.'.join(map(str, row['loc']))}: {row['msg']}") from None
+        raise ModelError(
+            f"{folder / 'config.json'}: {'.'.join(map(str, row['loc']))}: {row['msg']}", WHOLE_FOLDER
+        ) from None
 
 
 def _refuse_surplus(path: Path, tensors: Mapping[str, Tensor], section: Model) -> None:
     """Raise ModelError for tensors that MarianMT does not have, and for positions that are not its sine waves."""
     surplus = sorted(tensors.keys() - marian_names(section) - set(_TIED) - set(_POSITIONS))
     if surplus:
-        raise ModelError(f"{path}: {surplus[0]} is no tensor of MarianMT's ({len(surplus)} such tensors)")
+        raise ModelError(f"{path}: {surplus[0]} is no tensor of MarianMT's ({len(surplus)} such tensors)", WHOLE_FOLDER)
     for name in _POSITIONS:
         if name in tensors:
             table_PD = tensors[name].float()
             waves_PD = sinusoids(table_PD.shape[0], section.d_model, torch.device("cpu"))[:, halves(section.d_model)]
             if table_PD.shape != waves_PD.shape or not torch.allclose(table_PD, waves_PD, atol=1e-3):
-                raise ModelError(f"{path}: {name} is not the table of sine waves that MarianMT has")
+                raise ModelError(f"{path}: {name} is not the table of sine waves that MarianMT has", WHOLE_FOLDER)
 
 
 def _weights(
@@ -202,7 +202,7 @@ def _weights(
             f"{path}: tensor {error.args[0]} is missing", "the file is not a whole MarianMT model"
         ) from None
     except (IndexError, RuntimeError) as error:
-        raise ModelError(f"{path}: its tensors do not fit config.json and vocab.json ({error})") from None
+        raise ModelError(f"{path}: its tensors do not fit config.json and vocab.json ({error})", WHOLE_FOLDER) from None
     if target.start_is_copy:
         weights["output.bias"][BOS] = IMPOSSIBLE
     return weights
@@ -258,7 +258,7 @@ def _recipe(
         return Recipe.model_validate(values)
     except ValidationError as error:
         row = error.errors()[0]
-        raise ModelError(f"{folder}: {'.'.join(map(str, row['loc']))}: {row['msg']}") from None
+        raise ModelError(f"{folder}: {'.'.join(map(str, row['loc']))}: {row['msg']}", WHOLE_FOLDER) from None
 
 
 def _search(folder: Path, config: Mapping[str, Any], tokenizer: Mapping[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,10 @@ from mtkit.text.listed import SPECIALS, ListedTokenizer, PieceList
 from mtkit.text.names import piece_names
 from mtkit.text.tokenizer import Tokenizer, Tokenizers
 
+WHOLE_FOLDER = (
+    "it must be a MarianMT folder as Hugging Face transformers saves it; fetch it again, all files of one model"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
@@ -55,17 +59,17 @@ def _object(path: Path) -> dict[str, Any]:
 def _vocabulary(path: Path, config: Mapping[str, Any], told: Mapping[str, Any], size: Any) -> Vocabulary:
     ids = _object(path)
     if not isinstance(size, int) or not all(isinstance(number, int) and 0 <= number < size for number in ids.values()):
-        raise ModelError(f"{path}: its ids are not all below the vocabulary size of config.json, {size}")
+        raise ModelError(f"{path}: its ids are not all below the vocabulary size of config.json, {size}", WHOLE_FOLDER)
     names = dict(zip(ids.values(), ids.keys(), strict=True))
     if len(names) != len(ids):
-        raise ModelError(f"{path}: two pieces have one id")
+        raise ModelError(f"{path}: two pieces have one id", WHOLE_FOLDER)
     pad, end = config.get("pad_token_id"), config.get("eos_token_id")
     start = config.get("decoder_start_token_id", pad)
     unknown = ids.get(_text(told.get("unk_token", "<unk>")))
     special = {"pad_token_id": pad, "eos_token_id": end, "decoder_start_token_id": start, "the unknown token": unknown}
     for what, number in special.items():
         if not isinstance(number, int) or not 0 <= number < size:
-            raise ModelError(f"{path}: {what} is {number}, which is no id below {size}")
+            raise ModelError(f"{path}: {what} is {number}, which is no id below {size}", WHOLE_FOLDER)
     assert isinstance(pad, int)
     assert isinstance(unknown, int)
     first = [pad, unknown, start, end]
