@@ -76,7 +76,10 @@ def survivors(session: int) -> list[int]:
 def test_from_text_to_a_score_and_again(start: Start, tmp_path: Path) -> None:
     code, out, err = ended(start("run"))
     assert code == 0, err
-    assert re.match(r"tiny\nmetric +score +signature\nBLEU +\d+\.\d\d +nrefs:1\|case:mixed", out)
+    assert re.match(
+        r"tiny\nmetric +score +mean ± 95 % +signature\nBLEU +\d+\.\d\d +\d+\.\d\d ± \d+\.\d\d +nrefs:1\|bs:1000\|seed:12345\|case:mixed",
+        out,
+    )
     assert out.endswith("40 sentences, 1 reference\n")
     for part in ("tokenizer: trained", "step 8/8  epoch 0  loss ", "valid step 4: ppl ", "model: ", "test tiny: "):
         assert part in err

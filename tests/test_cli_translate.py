@@ -582,13 +582,13 @@ def noted_shapes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 def test_max_tokens_and_batch_size_bound_the_batches(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     shapes = noted_shapes(monkeypatch)
     stdin = text(["the river sees the horse."] * 20)
-    run("--method", "greedy", stdin=stdin)
+    run("--method", "greedy", "--workers", 1, stdin=stdin)
     assert [rows for rows, _ in shapes] == [20]
     shapes.clear()
-    run("--method", "greedy", "--batch-size", 8, stdin=stdin)
+    run("--method", "greedy", "--workers", 1, "--batch-size", 8, stdin=stdin)
     assert [rows for rows, _ in shapes] == [8, 8, 4]  # buffers of 8 and 16 lines
     shapes.clear()
-    run("--method", "greedy", "--max-tokens", 30, stdin=stdin)
+    run("--method", "greedy", "--workers", 1, "--max-tokens", 30, stdin=stdin)
     assert max(rows * width for rows, width in shapes) <= 30
 
 

@@ -244,7 +244,7 @@ def other_values(name: str) -> dict[str, Any]:
 
 
 ELSEWHERE = {"data.downloads", "data.root", "data.test", "run_dir", "training.compile", "training.device"}
-ELSEWHERE |= {"training.initialize_from"}  # in test_finetune
+ELSEWHERE |= {"training.initialize_from", "training.tensorboard"}  # in test_finetune and test_training_options
 """Changes of place, of what is not read in training, or of what this machine may lack."""
 
 
