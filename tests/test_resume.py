@@ -122,7 +122,9 @@ def test_interrupted_at_random_moments(runs: Runs, uninterrupted: Any, number: s
         codes.append(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
     expected = -number if number == signal.SIGKILL else 128 + number
     assert set(codes) == {expected, 0}
-    assert len(events(run, "resume")) == len(codes) - 1
+    # A kill can come before a start has written that it resumes.
+    resumed = len(events(run, "resume"))
+    assert resumed == len(codes) - 1 if expected != -signal.SIGKILL else 2 <= resumed < len(codes)
     assert_same(run, uninterrupted("moving average"), STEPS)
 
 

@@ -92,6 +92,7 @@ def test_bpe_dropout_cuts_a_block_at_a_time_and_finds_it_again(runs: Runs, caplo
     tokenizers = Tokenizers.load(recipe.run_dir)
     whole = listed(recipe, tokenizers=tokenizers)
     place = next(number for number, row in enumerate(whole, 1) if row[1][1:] == (3, 2))
+    caplog.clear()
     with caplog.at_level("INFO"):
         assert listed(recipe, 0, 3, 2, tokenizers=tokenizers) == whole[place:]
     cut = [record.getMessage().split(":")[0] for record in caplog.records]
