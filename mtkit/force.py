@@ -17,10 +17,10 @@ from typing import Literal
 import numpy as np
 import torch
 from pydantic import ValidationError
-from torch import Tensor
 
 from mtkit.checkpoint import load_model
 from mtkit.data.batching import plan as plan_batches
+from mtkit.engine import padded
 from mtkit.errors import DataError, ModelError, UsageError
 from mtkit.ids import BOS, EOS, PAD
 from mtkit.model.transformer import Transformer
@@ -234,9 +234,9 @@ def log_probabilities(
     Ids are bare, without BOS and EOS, as in `Hypothesis.ids`; all pairs are one batch. `model` is on `device`, in
     evaluation mode. log P = log_softmax of the model's logits, in float32.
     """
-    source_BS = _padded([[*ids, EOS] for ids in sources], device)
-    target_in_BT = _padded([[BOS, *ids] for ids in targets], device)
-    target_out_BT = _padded([[*ids, EOS] for ids in targets], device)
+    source_BS = padded([[*ids, EOS] for ids in sources]).to(device)
+    target_in_BT = padded([[BOS, *ids] for ids in targets]).to(device)
+    target_out_BT = padded([[*ids, EOS] for ids in targets]).to(device)
     real_BT = target_out_BT != PAD
     hidden_ND, target_N1 = model(source_BS, target_in_BT)[real_BT], target_out_BT[real_BT][:, None]
     logs = [
@@ -245,12 +245,6 @@ def log_probabilities(
     ]
     values = iter(torch.cat(logs).squeeze(1).tolist())
     return [[next(values) for _ in range(len(ids) + 1)] for ids in targets]
-
-
-def _padded(rows: list[list[int]], device: torch.device | str) -> Tensor:
-    """The rows, right-padded."""
-    width = max(map(len, rows))
-    return torch.tensor([row + [PAD] * (width - len(row)) for row in rows], device=device)
 
 
 def _too_long(number: int, side: str, length: int, plan: _Plan) -> DataError:

@@ -4,14 +4,14 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from mtkit.check.scripts import WrongScript
+from mtkit.data.tally import Tally
 from mtkit.text.normalize import normalize
 
-EXAMPLES = 5
 NOTHING = 0
 """The hash of text without a letter or digit (loose), or of blank text (exact): such lines are compared with none."""
 
@@ -55,25 +55,6 @@ class Block:
     first_line: int
     source: list[bytes]
     target: list[bytes] | None
-
-
-@dataclass(slots=True)
-class Tally:
-    """How many lines show something, and the numbers of the first few."""
-
-    count: int = 0
-    lines: list[int] = field(default_factory=list)
-
-    def add(self, line: int) -> None:
-        """Count one more line; changes the tally."""
-        self.count += 1
-        if len(self.lines) < EXAMPLES:
-            self.lines.append(line)
-
-    def merge(self, later: "Tally") -> None:
-        """Add the counts of later lines; changes the tally."""
-        self.count += later.count
-        self.lines = (self.lines + later.lines)[:EXAMPLES]
 
 
 @dataclass(slots=True)

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
-from mtkit.check.examine import EXAMPLES, NOTHING, BlockFacts, SideFacts, Tally, pair_hashes
+from mtkit.check.examine import NOTHING, BlockFacts, SideFacts, pair_hashes
 from mtkit.check.slips import Slip, correlation, find_slips
+from mtkit.data.tally import EXAMPLES, Tally
 from mtkit.errors import DataError
 from mtkit.sections.data import Corpus
 

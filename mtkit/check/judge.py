@@ -4,13 +4,14 @@ import itertools
 from collections.abc import Sequence
 from pathlib import Path
 
-from mtkit.check.examine import KINDS, Tally
+from mtkit.check.examine import KINDS
 from mtkit.check.facts import LONG_CHARACTERS, LONG_TIMES, RATIO_TIMES, CorpusFacts, Repeats, Side
 from mtkit.check.findings import Finding, Place, error, warning
 from mtkit.check.leaks import FORMS, WHATS, Leak
 from mtkit.check.reading import paths_of
 from mtkit.check.scripts import expected_scripts, told
 from mtkit.check.slips import told as slips_told
+from mtkit.data.tally import Tally
 from mtkit.sections.data import Filters
 
 _MANY_IDENTICAL = 0.005  # names and numbers are the same in two languages; more than that is untranslated text

@@ -5,8 +5,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from mtkit.check.examine import EXAMPLES, NOTHING, BlockFacts, SideFacts, pair_hashes
+from mtkit.check.examine import NOTHING, BlockFacts, SideFacts, pair_hashes
 from mtkit.check.facts import CorpusFacts
+from mtkit.data.tally import EXAMPLES
 
 FORMS = ("exact", "loose")
 WHATS = ("pair", "source", "target")

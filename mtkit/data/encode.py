@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -10,12 +10,12 @@ import numpy as np
 from mtkit.data.corpus import Pair
 from mtkit.data.filters import reject
 from mtkit.data.shards import id_dtype
+from mtkit.data.tally import Tally
 from mtkit.ids import UNK
 from mtkit.sections.data import Filters
 from mtkit.text.tokenizer import Tokenizers
 from mtkit.text.words import WordMemory
 
-EXAMPLES = 5
 _CHUNK_PAIRS = 2048
 _CHUNK_CHARACTERS = 1_000_000
 
@@ -30,25 +30,6 @@ class Chunk:
     repeated: np.ndarray | None = None
 
 
-@dataclass(slots=True)
-class Drop:
-    """How many pairs one reason dropped, and the first few of their line numbers."""
-
-    count: int = 0
-    lines: list[int] = field(default_factory=list)
-
-    def add(self, line: int) -> None:
-        """Count one more pair; changes the drop."""
-        self.count += 1
-        if len(self.lines) < EXAMPLES:
-            self.lines.append(line)
-
-    def merge(self, later: "Drop") -> None:
-        """Add the counts of a later stretch of the same corpus; changes the drop."""
-        self.count += later.count
-        self.lines = (self.lines + later.lines)[:EXAMPLES]
-
-
 @dataclass(frozen=True, slots=True)
 class Encoded:
     """The kept pairs of a chunk, ids end to end, and what was dropped."""
@@ -59,7 +40,7 @@ class Encoded:
     source_lengths: np.ndarray
     target_lengths: np.ndarray
     line_numbers: np.ndarray
-    dropped: dict[str, Drop]
+    dropped: dict[str, Tally]
     source_unknown: int
     target_unknown: int
 
@@ -89,7 +70,7 @@ class Encoder:
         """Encode and filter a chunk; the same chunk gives the same arrays in every process."""
         source_rows, target_rows = [], []
         lines: list[int] = []
-        dropped: dict[str, Drop] = {}
+        dropped: dict[str, Tally] = {}
         tags = list(self.tag_ids)
         encoded = zip(
             chunk.sources,
@@ -111,7 +92,7 @@ class Encoder:
                 target_rows.append(target_ids)
                 lines.append(chunk.first_line + place)
             else:
-                dropped.setdefault(reason, Drop()).add(chunk.first_line + place)
+                dropped.setdefault(reason, Tally()).add(chunk.first_line + place)
         source_flat, source_lengths = _flatten(source_rows, self.dtype)
         target_flat, target_lengths = _flatten(target_rows, self.dtype)
         return Encoded(

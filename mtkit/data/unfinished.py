@@ -14,8 +14,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from mtkit.data.encode import Drop, Encoded
+from mtkit.data.encode import Encoded
 from mtkit.data.report import ShardFile
+from mtkit.data.tally import Tally
 from mtkit.errors import DataError
 from mtkit.files import put_in_place, read_json, sha256_file, write_json
 
@@ -33,7 +34,7 @@ class Progress:
     target_tokens: int = 0
     source_unknown: int = 0
     target_unknown: int = 0
-    drops: dict[str, Drop] = field(default_factory=dict)
+    drops: dict[str, Tally] = field(default_factory=dict)
     shards: list[ShardFile] = field(default_factory=list)
 
     def add(self, encoded: Encoded) -> None:
@@ -45,12 +46,12 @@ class Progress:
         self.source_unknown += encoded.source_unknown
         self.target_unknown += encoded.target_unknown
         for reason, drop in encoded.dropped.items():
-            self.drops.setdefault(reason, Drop()).merge(drop)
+            self.drops.setdefault(reason, Tally()).merge(drop)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Progress":
         """The progress that `asdict` gave."""
-        drops = {reason: Drop(**drop) for reason, drop in values["drops"].items()}
+        drops = {reason: Tally(**drop) for reason, drop in values["drops"].items()}
         return cls(**{**values, "drops": drops, "shards": [ShardFile(**shard) for shard in values["shards"]]})
 
 
