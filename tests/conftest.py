@@ -4,9 +4,10 @@ import logging
 import os
 import random
 import signal
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 # Before torch is first imported, here and in every process that a test starts: workers side by side, one thread each.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -19,6 +20,9 @@ from mtkit.recipe import Recipe
 from mtkit.sections.data import TokenizerSection
 from mtkit.text.tokenizer import Tokenizers
 from mtkit.text.train import train
+
+if TYPE_CHECKING:
+    from toy_job import Starter
 
 # A made-up language: verb first, adjective after its noun, time at the end, words with no likeness to the English ones.
 NOUNS = {
@@ -129,3 +133,14 @@ def runs(tiny_corpus: TinyCorpus, prepared_run: Path, tmp_path: Path) -> Any:
     from toy_run import Runs
 
     return Runs(tiny_corpus, prepared_run, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def starter() -> Iterator["Starter"]:
+    """Starts the jobs of two processes of a file of tests."""
+    from toy_job import Starter
+
+    one = Starter()
+    yield one
+    one.process.kill()
+    one.process.wait()

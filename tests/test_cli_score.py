@@ -3,7 +3,6 @@
 import bz2
 import gzip
 import json
-import logging
 import lzma
 import math
 import os
@@ -11,40 +10,21 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from conftest import TinyCorpus
+from in_process import Ended, Run, run_command
 from toy_models import RULES, save_untrained
 
-from mtkit.cli.app import main
 from mtkit.force import Scorer
 from mtkit.scored import text_line
 from mtkit.text.tokenizer import Tokenizers
 
 SOURCES = ["the baker sees the river.", "", "the tall child follows the horse today.", "the river.", "the river"]
 TARGETS = ["kort mirulo taskel.", "", "sibba lisho hinta pelgra eska.", " ", "taskel"]
-
-
-@dataclass
-class Ended:
-    """How a command ended."""
-
-    code: int
-    out: bytes
-    err: str
-
-    @property
-    def lines(self) -> list[str]:
-        """The lines of stdout by LF alone; the last one must have its LF."""
-        assert self.out == b"" or self.out.endswith(b"\n")
-        return self.out.decode("utf-8").split("\n")[:-1]
-
-
-Run = Callable[..., Ended]
 
 
 @pytest.fixture(scope="module")
@@ -65,17 +45,8 @@ def run(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinar
     """Runs `mtkit score MODEL SOURCE TARGET ...` in this process; stdin is a file."""
 
     def score(*arguments: object, stdin: bytes = b"") -> Ended:
-        (tmp_path / "stdin").write_bytes(stdin)
-        with open(tmp_path / "stdin", encoding="ascii") as stream:
-            monkeypatch.setattr(sys, "stdin", stream)
-            monkeypatch.setattr(sys, "argv", ["mtkit", "score", str(model), "--device", "cpu", *map(str, arguments)])
-            monkeypatch.setattr(logging.getLogger("mtkit"), "handlers", [])
-            capfdbinary.readouterr()
-            with pytest.raises(SystemExit) as ending:
-                main()
-        out, err = capfdbinary.readouterr()
-        assert isinstance(ending.value.code, int)
-        return Ended(ending.value.code, out, err.decode("utf-8"))
+        command = ["score", str(model), "--device", "cpu", *map(str, arguments)]
+        return run_command(command, stdin, tmp_path, monkeypatch, capfdbinary)
 
     return score
 

@@ -6,7 +6,6 @@ The model is untrained: what it says means nothing, so nothing but the right pat
 import bz2
 import gzip
 import json
-import logging
 import lzma
 import os
 import re
@@ -17,17 +16,16 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from conftest import TinyCorpus
+from in_process import Ended, Run, run_command
 from toy_models import save_untrained
 from trained_models import save_trained
 
-from mtkit.cli.app import main
 from mtkit.cli.search_options import search_options
 from mtkit.formats import OUTPUT_KEYS
 from mtkit.pool import PoolEngine, can_fork
@@ -42,24 +40,6 @@ LINES = [
     " \t",
     "the river paints the window.",
 ]
-
-
-@dataclass
-class Ended:
-    """How a command ended."""
-
-    code: int
-    out: bytes
-    err: str
-
-    @property
-    def lines(self) -> list[str]:
-        """The lines of stdout by LF alone; the last one must have its LF."""
-        assert self.out == b"" or self.out.endswith(b"\n")
-        return self.out.decode("utf-8").split("\n")[:-1]
-
-
-Run = Callable[..., Ended]
 
 
 @pytest.fixture(scope="module")
@@ -77,18 +57,8 @@ def run(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinar
     """Runs `mtkit translate MODEL ...` in this process; stdin is a file."""
 
     def translate(*arguments: object, stdin: bytes = b"", folder: Path = model) -> Ended:
-        (tmp_path / "stdin").write_bytes(stdin)
-        with open(tmp_path / "stdin", encoding="ascii") as stream:
-            monkeypatch.setattr(sys, "stdin", stream)
-            command = ["mtkit", "translate", str(folder), "--device", "cpu", *map(str, arguments)]
-            monkeypatch.setattr(sys, "argv", command)
-            monkeypatch.setattr(logging.getLogger("mtkit"), "handlers", [])
-            capfdbinary.readouterr()
-            with pytest.raises(SystemExit) as ending:
-                main()
-        out, err = capfdbinary.readouterr()
-        assert isinstance(ending.value.code, int)
-        return Ended(ending.value.code, out, err.decode("utf-8"))
+        command = ["translate", str(folder), "--device", "cpu", *map(str, arguments)]
+        return run_command(command, stdin, tmp_path, monkeypatch, capfdbinary)
 
     return translate
 

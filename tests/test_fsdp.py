@@ -4,7 +4,6 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -39,14 +38,6 @@ SECTIONS: dict[str, dict[str, Any]] = {
 The bias of the keys changes no attention: its gradient is rounding alone, which Adam would make as large as any other
 without a larger epsilon.
 """
-
-
-@pytest.fixture(scope="module")
-def starter() -> Iterator[Starter]:
-    one = Starter()
-    yield one
-    one.process.kill()
-    one.process.wait()
 
 
 @pytest.fixture(scope="module")

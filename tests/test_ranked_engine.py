@@ -24,14 +24,6 @@ from mtkit.text.tokenizer import Tokenizers
 
 
 @pytest.fixture(scope="module")
-def starter() -> Iterator[Starter]:
-    one = Starter()
-    yield one
-    one.process.kill()
-    one.process.wait()
-
-
-@pytest.fixture(scope="module")
 def model(tiny_corpus: TinyCorpus, tiny_tokenizers: Tokenizers, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save_untrained(tmp_path_factory.mktemp("untrained") / "model", tiny_corpus, tiny_tokenizers, 1)
 

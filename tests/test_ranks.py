@@ -4,7 +4,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from pathlib import Path
@@ -37,14 +37,6 @@ SECTIONS: dict[str, dict[str, Any]] = {
 
 LAST = 11
 CPU = torch.device("cpu")
-
-
-@pytest.fixture(scope="module")
-def starter() -> Iterator[Starter]:
-    one = Starter()
-    yield one
-    one.process.kill()
-    one.process.wait()
 
 
 @pytest.fixture(scope="module")
