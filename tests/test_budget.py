@@ -16,6 +16,7 @@ from mtkit.files import read_json
 from mtkit.folders import RunFolder, checkpoint_state
 from mtkit.ids import BOS, EOS
 from mtkit.ranks import ALONE
+from mtkit.recipe import Recipe
 from mtkit.text.tokenizer import Tokenizers
 from mtkit.training import budget as budget_module
 from mtkit.training import step as step_module
@@ -122,6 +123,18 @@ def test_made_up_batches_are_what_collate_makes() -> None:
     for ids_BL, words in ((batch.source_BS, 20), (batch.target_out_BT, 10)):
         assert bool((ids_BL[:, -1] == EOS).all())
         assert bool(((ids_BL[:, :-1] >= 4) & (ids_BL[:, :-1] < words)).all())
+
+
+def test_lengths_are_those_of_an_epoch_and_are_not_kept(runs: Runs) -> None:
+    """Corpora count by their weight; of a corpus of any size no more than a block is in memory at a time."""
+    recipe = runs.recipe(**AUTO)
+    data = open_pairs(RunFolder(Path(recipe.run_dir)).shards / "train", recipe.data.train)
+    heavy = recipe.model_dump(mode="json")
+    heavy["data"]["train"][0]["weight"] = 3.0
+    found = budget_module._lengths(Recipe.model_validate(heavy), data)
+    assert not {"source_lengths", "target_lengths"} & set().union(*(vars(one) for one in (data, *data.shards)))
+    longer = [max(pair) for pair in zip(data.source_lengths.tolist(), data.target_lengths.tolist(), strict=True)]
+    assert found == (max(longer), pytest.approx(sum(longer) / len(longer)), 3 * sum(longer))
 
 
 def test_this_machine_is_measured(runs: Runs, caplog: pytest.LogCaptureFixture) -> None:

@@ -45,6 +45,9 @@ def test_pairs_come_back(tmp_path_factory, dtype, pairs):
     assert [(shard.source(i).tolist(), shard.target(i).tolist()) for i in range(len(shard))] == pairs
     assert shard.source_lengths.tolist() == [len(source) for source, _ in pairs]
     assert shard.target_lengths.tolist() == [len(target) for _, target in pairs]
+    blocks = [block.tolist() for block in shard.longer_lengths(2)]
+    assert [length for block in blocks for length in block] == [max(map(len, pair)) for pair in pairs]
+    assert all(1 <= len(block) <= 2 for block in blocks)
     assert shard.line_numbers.tolist() == list(range(1, len(pairs) + 1))
     assert shard.header["pairs"] == len(pairs)
     assert shard.header["dtype"] == shard.source_ids.dtype.name == dtype

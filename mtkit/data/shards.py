@@ -18,7 +18,7 @@ import mmap
 import os
 import re
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -64,6 +64,14 @@ class Shard:
     def target_lengths(self) -> np.ndarray:
         """Target tokens of each pair."""
         return np.diff(self.target_offsets.astype(np.int64))
+
+    def longer_lengths(self, block: int = 1 << 16) -> Iterator[np.ndarray]:
+        """The length of each pair's longer side, so many pairs at a time; keeps nothing of them in memory."""
+        for begin in range(0, len(self), block):
+            edges = slice(begin, begin + block + 1)
+            sides = (np.diff(offsets[edges].astype(np.int64)) for offsets in (self.source_offsets, self.target_offsets))
+            yield np.maximum(*sides)
+            self.release()
 
     def source(self, index: int) -> np.ndarray:
         """The source ids of one pair."""

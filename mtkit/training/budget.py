@@ -18,7 +18,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -207,10 +206,11 @@ def _lengths(recipe: Recipe, data: PairData) -> tuple[int, float, float]:
     longest, pairs, total = 1, 0.0, 0.0
     for shard in data.shards:
         assert isinstance(shard, Shard)
-        longer = np.maximum(shard.source_lengths, shard.target_lengths) + 1
         weight = weights[shard.header["corpus"]]
-        longest = max(longest, int(longer.max(initial=1)))
-        pairs, total = pairs + weight * len(longer), total + weight * int(longer.sum(dtype=np.int64))
+        for longer in shard.longer_lengths():
+            longest = max(longest, int(longer.max()) + 1)
+            total += weight * (int(longer.sum()) + len(longer))
+        pairs += weight * len(shard)
     return longest, total / max(pairs, 1.0), total
 
 
