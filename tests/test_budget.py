@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from toy_job import Pair, Starter
 from toy_run import Runs, assert_same, before_step, events
 
 from mtkit import pipeline
@@ -212,6 +213,10 @@ def max_tokens(run: RunFolder) -> int:
     return int(checkpoint_state(run.checkpoint(run.steps()[-1]))["train"]["max_tokens"])
 
 
+def weights(run: RunFolder) -> bytes:
+    return (run.checkpoint(run.steps()[-1]) / "model.safetensors").read_bytes()
+
+
 def test_a_run_with_a_measured_budget_is_one_with_that_number(
     runs: Runs, machine: Machine, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -223,8 +228,7 @@ def test_a_run_with_a_measured_budget_is_one_with_that_number(
     assert events(run, "budget")[0]["max_tokens"] == read_json(run.budget)["max_tokens"] == number
     same = runs.train("number", batching={"max_tokens": number})
     assert [row["loss"] for row in events(run, "train")] == [row["loss"] for row in events(same, "train")]
-    ours, theirs = (one.checkpoint(12) / "model.safetensors" for one in (run, same))
-    assert ours.read_bytes() == theirs.read_bytes()
+    assert weights(run) == weights(same)
 
 
 def test_a_resumed_run_keeps_the_number(
@@ -278,3 +282,60 @@ def test_a_number_in_place_of_auto_is_another_run(runs: Runs, machine: Machine) 
     runs.train(**AUTO)
     with pytest.raises(RecipeError, match=r"batching.max_tokens: 'auto' -> 512"):
         runs.train(training={"max_steps": 18})
+
+
+# Two processes
+
+PRELUDE = """
+import itertools, os
+import torch
+from types import SimpleNamespace
+from mtkit.training import budget, step
+
+rank = int(os.environ["RANK"])
+cells = 0
+
+def made_up(*arguments, real=budget.made_up):
+    global cells
+    batch = real(*arguments)
+    cells = max(cells, batch.source_BS.numel())
+    return batch
+
+def begin_peak(device):
+    global cells
+    cells = 0
+
+def batch_loss(model, output, one, settings, real=step.batch_loss):
+    if FAILS and rank == 1 and one.source_BS.numel() > 700:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+    return real(model, output, one, settings)
+
+budget.LEAST_UPDATES = 1
+budget.SHARE = 1.0
+budget.made_up, budget.begin_peak, step.batch_loss = made_up, begin_peak, batch_loss
+budget.job_share, budget.held_memory, budget.free_memory = lambda: 1, lambda device: 0, lambda device: 1400.0
+budget.peak_held_memory = lambda device: 0 if FAILS else cells * (1 + rank)
+budget.time = SimpleNamespace(perf_counter=itertools.count().__next__)
+"""
+"""A machine on which tokens take bytes and every update a second. For rank 1 no more than 700 tokens fit: it takes
+twice the memory of rank 0, or, when it FAILS, runs out without having said so."""
+
+
+@pytest.mark.parametrize("fails", [False, True], ids=["foretold", "by trial"])
+def test_two_processes_agree_on_what_fits_both(runs: Runs, starter: Starter, fails: bool) -> None:
+    """And train with it to the end: as a run of two processes does that has this number in its recipe."""
+
+    def train(name: str, batching: dict[str, Any], before: str = "") -> RunFolder:
+        recipe = runs.recipe(name, **{**AUTO, "batching": batching, "training": {"max_steps": 4}})
+        for end in Pair(starter, recipe, before).ended():
+            assert end.code == 0, end.err
+        return RunFolder(Path(recipe.run_dir))
+
+    run = train("auto", AUTO["batching"], f"FAILS = {fails}\n{PRELUDE}")
+    number = max_tokens(run)
+    assert 560 <= number <= 700
+    assert events(run, "budget")[0]["reason"] == "memory"
+    assert events(run, "oom") == []
+    same = train("number", {"max_tokens": number})
+    assert [row["loss"] for row in events(run, "train")] == [row["loss"] for row in events(same, "train")]
+    assert weights(run) == weights(same)

@@ -128,7 +128,7 @@ class Ordeal:
             assert self.has_begun(process, before), self.told()
             time.sleep(self.chance.uniform(0, self.longest))
             fill(room)
-        code = process.wait(300)
+        code = process.wait()
         empty()
         self.codes.append(code)
         assert code == 1, f"exit code {code}\n{self.told()}"
