@@ -52,6 +52,20 @@ def test_ended_sentences_leave_the_batch():
     assert sum(model.calls) < sum(lengths) * 1.2
 
 
+@pytest.mark.parametrize("config", [GREEDY, Beam(rules=Rules(max_length=30), beam_size=3, length_penalty=0.0)])
+def test_batches_have_few_sizes(config):
+    """What is made for each size is then soon made; once it was kept for any number of sentences left, 560 KB each."""
+    sizes = set()
+    for seed in range(8):
+        model = TableModel(8, seed=seed, scale=3.0)
+        model.table[..., EOS] -= 2.0
+        search(model, pad([[4 + (row + seed) % 8] * (1 + row % 5) for row in range(61)]), config)
+        sizes |= {rows // getattr(config, "beam_size", 1) for rows in model.calls}
+    assert 61 in sizes
+    assert len(sizes) > 6
+    assert sizes <= {61, 56, 48, 40, 32, 28, 24, 20, 16, 14, 12, 10, *range(1, 9)}
+
+
 def test_ties_go_to_the_lowest_id():
     """On a model of ties: the same for greedy, a beam of 1, and every batch size."""
     model = TableModel(40, seed=1, step_size=3.0)

@@ -38,7 +38,7 @@ import torch
 from torch import Tensor
 
 from mtkit.ids import BOS, EOS, PAD
-from mtkit.search.greedy import LEAVING
+from mtkit.search.greedy import staying
 from mtkit.search.penalties import coverage_mask, coverage_penalty, length_penalty
 from mtkit.search.protocol import Hypothesis, SearchModel
 from mtkit.search.rank import top
@@ -251,11 +251,11 @@ class _Search:
             left = sentences - int(done_B.sum())
             if left == 0:
                 return False
-            if sentences - left >= LEAVING * sentences:
-                kept_B = (~done_B).nonzero().squeeze(1)
-                self.trace.keep(kept_B.cpu().numpy())
-            elif left < sentences:
+            if left < sentences:
                 self.sums_BK = self.sums_BK.masked_fill(done_B[:, None], NEVER)
+                kept_B = staying(~done_B, left)
+            if kept_B is not None:
+                self.trace.keep(kept_B.cpu().numpy())
         if self.config.groups > 1:
             self._compare(chosen)
         rows_BK = chosen.parents_BK + self.first_B1[:sentences]

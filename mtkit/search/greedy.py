@@ -15,8 +15,8 @@ from mtkit.search.rank import best
 from mtkit.search.rules import Constraints
 from mtkit.search.trace import Ends, Trace
 
-# Sentences leave the batch when this share of it has ended: leaving copies the state, staying computes for nothing.
-LEAVING = 1 / 8
+# Sentences leave the batch when this share of it can: leaving copies the state, staying computes for nothing.
+_LEAVING = 1 / 8
 
 
 class Chooser(Protocol):
@@ -69,14 +69,37 @@ def unroll(
         left = int(alive_B.sum())
         if left == 0:
             break
-        if len(alive_B) - left >= LEAVING * len(alive_B):
-            rows_N = alive_B.repeat_interleave(per_source).nonzero().squeeze(1)
+        kept_B = staying(alive_B, left)
+        if kept_B is not None:
+            rows_N = (kept_B[:, None] * per_source + torch.arange(per_source, device=kept_B.device)).flatten()
             ids_N, alive_N = ids_N[rows_N], alive_N[rows_N]
             for part in (state, constraints, choose):
                 part.select(rows_N)
-            trace.keep(alive_B.nonzero().squeeze(1).cpu().numpy())
+            trace.keep(kept_B.cpu().numpy())
         constraints.advance(ids_N)
     return trace.read(_ends(trace, limits_N.cpu().numpy()), (source_BS != PAD).sum(1).tolist())
+
+
+def staying(alive_B: Tensor, left: int) -> Tensor | None:
+    """The places of the sentences that stay in the batch, in order; None: all do. `left` of them are alive.
+
+    Batches have few sizes, such as 64, 56, 48, 40, 32, 28 ... 8, 7, 6 ... 1: kernels that are made for each size (see
+    `runtime.bound_kernel_caches`) are then few and soon there. To make up such a size, sentences stay that have ended.
+    """
+    size = _round_up(left)
+    if len(alive_B) - size < _LEAVING * len(alive_B):
+        return None
+    return alive_B.byte().sort(descending=True, stable=True).indices[:size].sort().values
+
+
+def _round_up(size: int) -> int:
+    """The least number from `size` on with three significant bits.
+
+    >>> [_round_up(size) for size in (7, 8, 9, 15, 17, 40, 41)]
+    [7, 8, 10, 16, 20, 40, 48]
+    """
+    spare = max(0, (size - 1).bit_length() - 3)
+    return -(-size >> spare) << spare
 
 
 def _ends(trace: Trace, limits_N: np.ndarray) -> Ends:
