@@ -1,6 +1,7 @@
 """Training in several processes: real ones over gloo, as torchrun starts them, on a model that trains in seconds."""
 
 import os
+import shutil
 import signal
 import threading
 import time
@@ -16,10 +17,11 @@ from conftest import TinyCorpus
 from toy_job import Pair, Starter, ended, torchrun, wait_for
 from toy_run import Runs, assert_same, events
 
+from mtkit import pipeline
 from mtkit import ranks as ranks_module
 from mtkit.checkpoint import load_checkpoint
 from mtkit.errors import ToldError, TrainingError, UsageError
-from mtkit.folders import RunFolder
+from mtkit.folders import RunFolder, checkpoint_state
 from mtkit.ranks import ALONE, Ranks, checksum, joined, meet
 from mtkit.recipe import Recipe
 from mtkit.text.tokenizer import Tokenizers
@@ -121,6 +123,38 @@ def test_a_signal_ends_both_with_a_checkpoint_and_the_same_command_goes_on(
     pair = Pair(starter, stopped)
     assert [one.code for one in pair.ended()] == [0, 0]
     assert_same(RunFolder(Path(recipe.run_dir)), run, LAST)
+
+
+def test_a_signal_to_one_process_ends_both(runs: Runs, starter: Starter) -> None:
+    """As Ctrl-C on a machine that rank 0 is not on: both finish the same update, and exit as the signal asks."""
+    recipe = runs.recipe(training={**SECTIONS["training"], "max_epochs": None, "max_steps": 10**6})
+    run = RunFolder(Path(recipe.run_dir))
+    pair = Pair(starter, recipe)
+    wait_for(run.steps)
+    os.kill(pair.processes[1], signal.SIGINT)
+    first, second = pair.ended()
+    assert (first.code, second.code) == (130, 130), first.err + second.err
+    assert (first.complaints, second.complaints) == ([], [])
+    end = events(run, "end")[0]
+    assert (end["reason"], end["step"]) == ("stopped by SIGINT", run.steps()[-1])
+
+
+def test_one_process_goes_on_with_a_run_of_two(whole: tuple[Runs, Recipe], caplog: pytest.LogCaptureFixture) -> None:
+    """As after an elastic restart with a machine less: what is left of the epoch is done, a batch an update."""
+    runs, recipe = whole
+    fewer = runs.recipe("fewer", **SECTIONS)
+    run = RunFolder(Path(fewer.run_dir))
+    source = RunFolder(Path(recipe.run_dir))
+    shutil.copytree(source.checkpoint(4), run.checkpoint(4))
+    shutil.copy(source.recipe, run.recipe)
+    pipeline.train(fewer)
+    assert "the run had 2 processes, and has 1 now: an update takes as many more or fewer batches" in caplog.text
+    assert [row["step"] for row in events(run, "resume")] == [4]
+    assert run.steps()[-1] == 4 + 21 - 2 * 4
+    before, after = (checkpoint_state(run.checkpoint(step))["train"] for step in (4, run.steps()[-1]))
+    assert (before["processes"], after["processes"]) == (2, 1)
+    last = checkpoint_state(source.checkpoint(LAST))["train"]
+    assert after["target_tokens"] == last["target_tokens"], "each pair of the epoch was seen once"
 
 
 def test_only_rank_0_writes_and_speaks(whole: tuple[Runs, Recipe]) -> None:
