@@ -1,4 +1,4 @@
-"""Every setting of the sections training, optimizer, schedule and average does something: a test each, and no gaps."""
+"""Every setting of training, optimizer, schedule, batching and average does something: a test each, and no gaps."""
 
 import math
 from collections.abc import Callable
@@ -12,8 +12,10 @@ from toy_run import Runs, events
 
 from mtkit import pipeline
 from mtkit.checkpoint import load_tensors
+from mtkit.data import batching
 from mtkit.errors import TrainingError, UsageError
 from mtkit.folders import RunFolder, checkpoint_state, read_lineage
+from mtkit.sections.data import Batching
 from mtkit.sections.training import Average, Constant, Cosine, InverseSquareRoot, Linear, Optimizer, Training
 from mtkit.training import trainer, validate
 
@@ -55,11 +57,16 @@ COMPUTED: dict[tuple[str, str], tuple[Any, dict[str, Any]]] = {
     ("optimizer", "epsilon"): (0.1, {}),
     ("optimizer", "weight_decay"): (0.5, {}),
     ("optimizer", "clip_norm"): (1e-6, {"optimizer": {"epsilon": 1e-3}}),
+    ("batching", "max_tokens"): (256, {}),
+    ("batching", "max_sentences"): (5, {}),
+    ("batching", "pool_size"): (1, {}),
+    ("batching", "block_size"): (100, {"batching": {"pool_size": 100}}),
 }
 
 
 @pytest.mark.parametrize(("section", "setting"), COMPUTED)
-def test_what_decides_the_result(runs: Runs, section: str, setting: str) -> None:
+def test_what_decides_the_result(runs: Runs, section: str, setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batching, "STRETCH", 7)  # so that a corpus this small can be dealt out into blocks
     value, shared = COMPUTED[section, setting]
     shared = {"training": BRIEF, **shared}
     changed = {**shared, section: {**shared.get(section, {}), setting: value}}
@@ -270,5 +277,6 @@ def test_no_setting_is_without_a_test() -> None:
     others |= {"checksum_every_steps"}  # in test_ranks
     tested = set(HAPPENS) | others | {setting for section, setting in COMPUTED if section == "training"}
     assert tested == fields(Training)
-    assert {setting for section, setting in COMPUTED if section == "optimizer"} == set(Optimizer.model_fields)
+    for section, kind in (("optimizer", Optimizer), ("batching", Batching)):
+        assert {setting for name, setting in COMPUTED if name == section} == set(kind.model_fields)
     assert set(AVERAGED) == fields(Average)
