@@ -115,8 +115,8 @@ def test_a_run_goes_on_the_other_way(
     assert_alike(before, run, LAST)
 
 
-def test_accumulation_r_drop_frozen_parts_and_three_matrices(shared: Runs, starter: Starter) -> None:
-    """Everything else that touches gradients, from another run's weights."""
+def test_whatever_else_touches_gradients(shared: Runs, starter: Starter) -> None:
+    """Accumulation, R-Drop, packing, checkpointing, frozen parts, three matrices, from another run's weights."""
     start = train(shared, starter, "start", "ddp", model={"share_embeddings": "none"}, training={"max_steps": 1})
     sections: dict[str, Any] = {
         "model": {"share_embeddings": "none", "encoder_layers": 1},
@@ -125,6 +125,8 @@ def test_accumulation_r_drop_frozen_parts_and_three_matrices(shared: Runs, start
             "accumulate": 3,
             "r_drop": 2.0,
             "word_dropout": 0.1,
+            "packing": True,
+            "gradient_checkpointing": True,
             "freeze": ["encoder.0", "embeddings"],
             "initialize_from": str(start.checkpoint(1)),
         },

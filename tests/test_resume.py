@@ -208,6 +208,19 @@ def test_metrics_only_grow(runs: Runs) -> None:
     ]
 
 
+def test_a_line_of_the_log_that_a_kill_has_cut_spoils_no_other(runs: Runs) -> None:
+    run = runs.train()
+    rows = events(run)
+    with open(run.metrics, "ab") as stream:
+        stream.write('{"event": "samples", "samples": [["é'.encode()[:-1])
+    before = run.metrics.read_bytes()
+    runs.train(training={"max_steps": 18})
+    assert run.metrics.read_bytes().startswith(before)
+    after = events(run)
+    assert after[: len(rows)] == rows
+    assert (after[len(rows)]["event"], after[len(rows)]["step"]) == ("resume", 12)
+
+
 def test_a_finished_run_has_nothing_to_do(runs: Runs, caplog: pytest.LogCaptureFixture) -> None:
     run = runs.train()
     before = {path: path.read_bytes() for path in sorted(run.path.rglob("*")) if path.is_file() and path.name != "lock"}
@@ -232,6 +245,7 @@ def other_values(name: str) -> dict[str, Any]:
         "training.keep_last": {"training": {"keep_last": 2}},
         "training.log_every_steps": {"training": {"log_every_steps": 1}},
         "training.max_bad_steps": {"training": {"max_bad_steps": 2}},
+        "training.gradient_checkpointing": {"training": {"gradient_checkpointing": True}},
         "training.max_epochs": {"training": {"max_epochs": 50}},
         "training.max_steps": {"training": {"max_steps": 18}},
         "training.parallel": {"training": {"parallel": "fsdp"}},

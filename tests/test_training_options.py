@@ -15,6 +15,7 @@ from mtkit.checkpoint import load_tensors
 from mtkit.data import batching
 from mtkit.errors import TrainingError, UsageError
 from mtkit.folders import RunFolder, checkpoint_state, read_lineage
+from mtkit.model.transformer import Transformer
 from mtkit.sections.data import Batching
 from mtkit.sections.training import Average, Constant, Cosine, InverseSquareRoot, Linear, Optimizer, Training
 from mtkit.training import trainer, validate
@@ -203,6 +204,25 @@ def test_compile(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     assert weights(run) == weights(runs.train("plain", training=BRIEF))
 
 
+@pytest.mark.parametrize("setting", ["packing", "gradient_checkpointing"])
+def test_how_the_model_is_called(runs: Runs, setting: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That both compute the same is in test_packing and test_recomputing."""
+    seen: set[tuple[bool, bool]] = set()
+    real = Transformer.forward
+
+    def spy(self: Any, source: Any, target: Any, packings: Any = None, checkpointing: bool = False) -> Any:
+        if self.training:
+            seen.add((packings is not None, checkpointing))
+        return real(self, source, target, packings, checkpointing)
+
+    monkeypatch.setattr(Transformer, "forward", spy)
+    settings = {"packing": False, "gradient_checkpointing": False}
+    for value in (True, False):
+        seen.clear()
+        runs.train(str(value), training={**BRIEF, **settings, setting: value})
+        assert seen == {tuple({**settings, setting: value}.values())}
+
+
 # Schedules
 
 
@@ -271,7 +291,7 @@ def test_an_average_of_more_than_there_are_is_said(runs: Runs, caplog: pytest.Lo
 
 def test_no_setting_is_without_a_test() -> None:
     others = {"keep_best", "best_metric", "max_bad_steps", "validate_beam_size", "device", "threads", "compile"}
-    others |= {"tensorboard"}
+    others |= {"tensorboard", "packing", "gradient_checkpointing"}
     others |= {"initialize_from", "freeze", "continue_schedule"}  # in test_finetune
     others |= {"parallel"}  # in test_fsdp
     others |= {"checksum_every_steps"}  # in test_ranks

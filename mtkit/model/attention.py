@@ -1,6 +1,7 @@
 """Multi-head scaled dot-product attention (Vaswani et al. 2017, section 3.2).
 
-Shapes: B sentences, T query positions, S key positions, D d_model, H heads, E = D / H.
+Shapes: B sentences, T query positions, S key positions, D d_model, H heads, E = D / H. With a packing, rows_BTD are
+rows_PD: those of the real positions alone.
 Masks are boolean and True means "may attend".
 """
 
@@ -9,6 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mtkit.model.dropout import Dropout
+from mtkit.model.packing import Packing
 
 LOW_PRECISION = (torch.bfloat16, torch.float16)
 
@@ -28,23 +30,25 @@ class MultiHeadAttention(nn.Module):
         self.input = nn.Linear(d_model, 3 * d_model)
         self.output = nn.Linear(d_model, d_model)
 
-    def _project(self, x_BTD: Tensor, first: int, last: int) -> list[Tensor]:
+    def _project(self, x_BTD: Tensor, first: int, last: int, packing: Packing | None) -> list[Tensor]:
         rows = slice(first * self.d_model, last * self.d_model)
         projected = F.linear(x_BTD, self.input.weight[rows], self.input.bias[rows])
+        if packing is not None:
+            projected = packing.unpack(projected)
         return [part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in projected.split(self.d_model, -1)]
 
-    def queries(self, x_BTD: Tensor) -> Tensor:
+    def queries(self, x_BTD: Tensor, packing: Packing | None = None) -> Tensor:
         """Queries_BHTE of the rows that ask."""
-        return self._project(x_BTD, 0, 1)[0]
+        return self._project(x_BTD, 0, 1, packing)[0]
 
-    def keys_values(self, x_BSD: Tensor) -> tuple[Tensor, Tensor]:
+    def keys_values(self, x_BSD: Tensor, packing: Packing | None = None) -> tuple[Tensor, Tensor]:
         """Keys_BHSE and values_BHSE of the rows that answer."""
-        keys, values = self._project(x_BSD, 1, 3)
+        keys, values = self._project(x_BSD, 1, 3, packing)
         return keys, values
 
-    def queries_keys_values(self, x_BTD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def queries_keys_values(self, x_BTD: Tensor, packing: Packing | None = None) -> tuple[Tensor, Tensor, Tensor]:
         """All three for self-attention, as `queries` and `keys_values` give them."""
-        queries, keys, values = self._project(x_BTD, 0, 3)
+        queries, keys, values = self._project(x_BTD, 0, 3, packing)
         return queries, keys, values
 
     def forward(
@@ -55,6 +59,7 @@ class MultiHeadAttention(nn.Module):
         mask: Tensor | None,
         causal: bool,
         record: list[Tensor] | None = None,
+        packing: Packing | None = None,
     ) -> Tensor:
         """The attended rows_BTD. `mask` broadcasts to B, H, T, S; `causal` hides later positions (T must equal S).
 
@@ -77,7 +82,8 @@ class MultiHeadAttention(nn.Module):
                 mixed_BHTE = F.scaled_dot_product_attention(
                     q_BHTE, k_BHSE, v_BHSE, attn_mask=mask, dropout_p=dropout, is_causal=causal
                 )
-        return self.output(mixed_BHTE.transpose(1, 2).flatten(2))
+        mixed_BTD = mixed_BHTE.transpose(1, 2).flatten(2)
+        return self.output(mixed_BTD if packing is None else packing.pack(mixed_BTD))
 
     def weights(self, q_BHTE: Tensor, k_BHSE: Tensor, mask: Tensor | None) -> Tensor:
         """The attention weights_BHTS that `forward` applies, for alignments and coverage."""

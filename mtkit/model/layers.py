@@ -1,6 +1,7 @@
 """Encoder and decoder layers (Vaswani et al. 2017, section 3.1), post-norm as in the paper or pre-norm.
 
 Shapes: B sentences, S source length, T target length, D d_model, H heads, E head width; N = B * K rows in decoding.
+With a packing, x_BSD and x_NTD are rows of the real positions alone, x_PD.
 """
 
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from mtkit.model.attention import MultiHeadAttention
 from mtkit.model.dropout import Dropout
+from mtkit.model.packing import Packing, Packings
 from mtkit.model.positions import Positions
 from mtkit.model.state import LayerCache
 from mtkit.sections.model import Model
@@ -59,7 +61,12 @@ class EncoderLayer(nn.Module):
         self.feed_forward_frame = Residual(section)
 
     def forward(
-        self, x_BSD: Tensor, mask_B11S: Tensor | None, positions: Positions, heads: list[Tensor] | None = None
+        self,
+        x_BSD: Tensor,
+        mask_B11S: Tensor | None,
+        positions: Positions,
+        heads: list[Tensor] | None = None,
+        packing: Packing | None = None,
     ) -> Tensor:
         """x_BSD after the layer; the mask is True where the source is real.
 
@@ -67,9 +74,9 @@ class EncoderLayer(nn.Module):
         """
 
         def attend(y_BSD: Tensor) -> Tensor:
-            q, k, v = self.self_attention.queries_keys_values(y_BSD)
+            q, k, v = self.self_attention.queries_keys_values(y_BSD, packing)
             q, k = positions.rotate(q, 0), positions.rotate(k, 0)
-            return self.self_attention(q, k, v, mask_B11S, causal=False, record=heads)
+            return self.self_attention(q, k, v, mask_B11S, causal=False, record=heads, packing=packing)
 
         x_BSD = self.self_frame(x_BSD, attend)
         return self.feed_forward_frame(x_BSD, self.feed_forward)
@@ -97,6 +104,7 @@ class DecoderLayer(nn.Module):
         start: int = 0,
         record: list[Tensor] | None = None,
         heads: list[Tensor] | None = None,
+        packings: Packings | None = None,
     ) -> Tensor:
         """x_NTD after the layer.
 
@@ -107,23 +115,26 @@ class DecoderLayer(nn.Module):
         of every head, first the weights_NHTT of self-attention and then the weights_NHTS of cross-attention (N = B), to
         `heads`.
         """
-        keys_values = cross if isinstance(cross, tuple) else self.cross_attention.keys_values(cross)
+        source, target = packings or (None, None)
+        keys_values = cross if isinstance(cross, tuple) else self.cross_attention.keys_values(cross, source)
 
         def attend(y_NTD: Tensor) -> Tensor:
-            q, k, v = self.self_attention.queries_keys_values(y_NTD)
+            q, k, v = self.self_attention.queries_keys_values(y_NTD, target)
             q, k = positions.rotate(q, start), positions.rotate(k, start)
             if past is not None:
                 k, v = past.append(k, v)
-            return self.self_attention(q, k, v, None, causal=past is None, record=heads)
+            return self.self_attention(q, k, v, None, causal=past is None, record=heads, packing=target)
 
         def look_up(y_NTD: Tensor) -> Tensor:
             # Cross-attention knows no target positions, so the rows of a sentence line up on the query axis.
-            y_BQD = y_NTD.reshape(keys_values[0].shape[0], -1, y_NTD.shape[-1])
-            q_BHQE = self.cross_attention.queries(y_BQD)
+            y_BQD = y_NTD if target else y_NTD.reshape(keys_values[0].shape[0], -1, y_NTD.shape[-1])
+            q_BHQE = self.cross_attention.queries(y_BQD, target)
             if record is not None:
                 weights_BQS = self.cross_attention.weights(q_BHQE, keys_values[0], mask_B11S).mean(1)
                 record.append(weights_BQS.reshape(*y_NTD.shape[:2], -1))
-            attended_BQD = self.cross_attention(q_BHQE, *keys_values, mask_B11S, causal=False, record=heads)
+            attended_BQD = self.cross_attention(
+                q_BHQE, *keys_values, mask_B11S, causal=False, record=heads, packing=target
+            )
             return attended_BQD.view(y_NTD.shape)
 
         x_NTD = self.self_frame(x_NTD, attend)

@@ -2,18 +2,22 @@
 
 Shapes: B sentences, S source length, T target length, D d_model, V target vocabulary, K rows a sentence in decoding,
 N = B * K. Fixed once: a source ends with EOS, target_in begins with BOS, both are padded on the right with PAD.
+With packings, rows_BSD and rows_BTD are those of the real positions alone.
 """
 
 import math
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from mtkit.ids import PAD
 from mtkit.model.dropout import Dropout
 from mtkit.model.layers import DecoderLayer, EncoderLayer
+from mtkit.model.packing import Packing, Packings
 from mtkit.model.positions import make_positions
 from mtkit.model.state import DecoderState, LayerCache
 from mtkit.sections.model import Model
@@ -63,25 +67,38 @@ class Transformer(nn.Module):
             elif name.endswith("bias"):
                 nn.init.zeros_(weight)
 
-    def encode(self, source_BS: Tensor, heads: list[Tensor] | None = None) -> tuple[Tensor, Tensor]:
+    def encode(
+        self,
+        source_BS: Tensor,
+        heads: list[Tensor] | None = None,
+        packing: Packing | None = None,
+        checkpointing: bool = False,
+    ) -> tuple[Tensor, Tensor]:
         """The encoder's memory_BSD, and mask_B11S: True where the source is real. `heads` as for the layers."""
         mask_B11S = (source_BS != PAD)[:, None, None, :]
         x_BSD = self.source_positions.embed(self.source_embedding(source_BS) * self.scale, 0)
-        x_BSD = self.dropout(x_BSD)
+        x_BSD = self.dropout(packing.pack(x_BSD) if packing else x_BSD)
         for layer, kept in zip(self.encoder, self._kept(len(self.encoder)), strict=True):
             if kept:
-                x_BSD = layer(x_BSD, mask_B11S, self.source_positions, heads)
+                x_BSD = _apply(layer, checkpointing, x_BSD, mask_B11S, self.source_positions, heads, packing)
         return self.encoder_norm(x_BSD), mask_B11S
 
     def decode(
-        self, target_in_BT: Tensor, memory_BSD: Tensor, mask_B11S: Tensor, heads: list[Tensor] | None = None
+        self,
+        target_in_BT: Tensor,
+        memory_BSD: Tensor,
+        mask_B11S: Tensor,
+        heads: list[Tensor] | None = None,
+        packings: Packings | None = None,
+        checkpointing: bool = False,
     ) -> Tensor:
         """Hidden states_BTD, each of which has seen the target up to its own position. `heads` as for the layers."""
         x_BTD = self.target_positions.embed(self.target_embedding(target_in_BT) * self.scale, 0)
-        x_BTD = self.dropout(x_BTD)
+        x_BTD = self.dropout(packings.target.pack(x_BTD) if packings else x_BTD)
+        shared = {"heads": heads, "packings": packings}
         for layer, kept in zip(self.decoder, self._kept(len(self.decoder)), strict=True):
             if kept:
-                x_BTD = layer(x_BTD, memory_BSD, mask_B11S, self.target_positions, heads=heads)
+                x_BTD = _apply(layer, checkpointing, x_BTD, memory_BSD, mask_B11S, self.target_positions, **shared)
         return self.decoder_norm(x_BTD)
 
     def _kept(self, layers: int) -> list[bool]:
@@ -98,9 +115,22 @@ class Transformer(nn.Module):
         layers: Iterable[DecoderLayer] = self.decoder  # type: ignore[assignment]
         return [layer.cross_attention.keys_values(memory_BSD) for layer in layers]
 
-    def forward(self, source_BS: Tensor, target_in_BT: Tensor) -> Tensor:
-        """Hidden states_BTD under teacher forcing; `logits` projects the ones that matter."""
-        return self.decode(target_in_BT, *self.encode(source_BS))
+    def forward(
+        self,
+        source_BS: Tensor,
+        target_in_BT: Tensor,
+        packings: Packings | None = None,
+        checkpointing: bool = False,
+    ) -> Tensor:
+        """Hidden states_BTD under teacher forcing; `logits` projects the ones that matter.
+
+        With `packings` they are hidden_PD, of the real target positions alone, and nothing but attention sees padding.
+        With `checkpointing` a layer keeps no more than its input for the backward pass, which computes the rest again,
+        with the same dropout (Chen et al. 2016, section 4).
+        """
+        packing = packings.source if packings else None
+        memory_BSD, mask_B11S = self.encode(source_BS, packing=packing, checkpointing=checkpointing)
+        return self.decode(target_in_BT, memory_BSD, mask_B11S, packings=packings, checkpointing=checkpointing)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Scores of the next token, (..., D) -> (..., V), before the softmax."""
@@ -136,6 +166,13 @@ class Transformer(nn.Module):
         if record:
             state.attention_NS = record[0].squeeze(1)
         return self.logits(self.decoder_norm(x_N1D.squeeze(1))).float()
+
+
+def _apply(layer: nn.Module, checkpointing: bool, *arguments: Any, **named: Any) -> Tensor:
+    """The layer's result; where it is checkpointed, torch puts back its random state to compute it again."""
+    if not checkpointing:
+        return layer(*arguments, **named)
+    return checkpoint(layer, *arguments, use_reentrant=False, **named)
 
 
 def count_parameters(model: nn.Module) -> int:

@@ -114,6 +114,14 @@ class Training(Section):
         "fp32",
         description="bf16, fp16: mixed precision, weights in fp32; auto: bf16 where the processor has it",
     )
+    packing: bool = Field(
+        False, description="Leave padding out of everything but attention; the result is the same but for rounding"
+    )
+    gradient_checkpointing: bool = Field(
+        False,
+        description="Keep each layer's input alone for the backward pass and compute the rest again: less memory, about "
+        "a third more time, the same result",
+    )
     compile: bool = Field(False, description="Compile the model with torch.compile; needs a C++ compiler on a CPU")
     device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$", description="auto, cpu, cuda, cuda:N or mps")
     parallel: Literal["ddp", "fsdp"] = Field(

@@ -36,6 +36,7 @@ CHANGEABLE = (
     "training.checksum_every_steps",
     "training.compile",
     "training.device",
+    "training.gradient_checkpointing",
     "training.initialize_from",
     "training.keep_best",
     "training.keep_last",

@@ -212,6 +212,8 @@ def make_learner(recipe: Recipe, tokenizers: Tokenizers, device: torch.device, r
             dtype=dtype,
             word_dropout=training.word_dropout,
             r_drop=training.r_drop,
+            packing=training.packing,
+            gradient_checkpointing=training.gradient_checkpointing,
             max_nll=largest_nll(tokenizers.target.size),
         ),
         batching=recipe.batching,

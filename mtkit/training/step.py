@@ -12,6 +12,7 @@ from mtkit.data.loader import Batch
 from mtkit.errors import TrainingError
 from mtkit.fsdp import is_shared_out, prepare_pass
 from mtkit.ids import BOS, EOS, PAD
+from mtkit.model.packing import Packing, Packings
 from mtkit.model.transformer import Transformer
 from mtkit.ranks import ALONE, Ranks
 from mtkit.runtime import autocast, is_out_of_memory, key_seed
@@ -52,6 +53,8 @@ class StepSettings:
     dtype: torch.dtype | None
     word_dropout: float = 0.0
     r_drop: float = 0.0
+    packing: bool = False
+    gradient_checkpointing: bool = False
     max_nll: float = math.inf
     """A mean negative log-likelihood above this, in nats a token, counts as a number gone bad."""
     watch: Callable[[str], AbstractContextManager[None]] = unwatched
@@ -81,8 +84,10 @@ def training_loss(model: nn.Module, output: nn.Linear, batch: Batch, settings: S
 def _hidden(model: nn.Module, output: nn.Linear, batch: Batch, settings: StepSettings) -> Tensor:
     """Hidden states_ND at the real target positions, ready for the `matrix` of the output layer."""
     with autocast(settings.dtype, batch.source_BS.device):
-        hidden_BTD: Tensor = model(batch.source_BS, batch.target_in_BT)
-    hidden_ND = hidden_BTD[batch.target_out_BT != PAD]
+        target = Packing.of(batch.target_out_BT != PAD)
+        packings = Packings(Packing.of(batch.source_BS != PAD), target) if settings.packing else None
+        hidden: Tensor = model(batch.source_BS, batch.target_in_BT, packings, settings.gradient_checkpointing)
+    hidden_ND = hidden if packings else target.pack(hidden)
     return hidden_ND if output.bias is None else torch.cat((hidden_ND, torch.ones_like(hidden_ND[:, :1])), 1)
 
 
