@@ -161,6 +161,19 @@ def test_ending_in_bad_numbers_is_no_success(runs: Runs, monkeypatch: pytest.Mon
     assert RunFolder(runs.folder / "run").steps() == [6]
 
 
+def test_a_signal_amid_bad_numbers_saves_nothing(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The weights are bad by then; going on starts from the checkpoint before."""
+    spoil(monkeypatch, {5, 6}, 1e6)
+    before_step(monkeypatch, 6, signalled(signal.SIGTERM))
+    settings = {"save_every_steps": 2, "max_steps": 8}
+    run = runs.train(training=settings)
+    assert run.steps() == [2, 4]
+    assert [(row["step"], row["reason"]) for row in events(run, "end")] == [(6, "stopped by SIGTERM")]
+    monkeypatch.undo()
+    assert runs.train(training=settings).steps() == [2, 4, 6, 8]
+    assert [row["step"] for row in events(run, "resume")] == [4]
+
+
 def test_a_number_that_is_not_finite_is_never_saved(runs: Runs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Even where every loss and gradient was fine; moving averages and optimizer state count."""
     from mtkit.training import trainer
