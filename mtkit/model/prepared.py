@@ -136,8 +136,20 @@ class Past:
 
     def keep(self, rows_N: Tensor, length: int) -> None:
         """Keep these rows, in this order (mutates the buffers)."""
-        self.keys_CNHE = _grown(self.keys_CNHE[:length].index_select(1, rows_N))
-        self.values_CNHE = _grown(self.values_CNHE[:length].index_select(1, rows_N))
+        self.keys_CNHE = _kept(self.keys_CNHE, rows_N, length)
+        self.values_CNHE = _kept(self.values_CNHE, rows_N, length)
+
+
+def _kept(buffer_CNHE: Tensor, rows_N: Tensor, length: int) -> Tensor:
+    """The buffer with these rows alone, in the same memory, which has room for more steps of fewer rows."""
+    used_TNHE = buffer_CNHE[:length].index_select(1, rows_N)
+    size = used_TNHE[0].numel()
+    room = buffer_CNHE.numel() // size
+    if room < length:
+        return _grown(used_TNHE)
+    kept_CNHE = buffer_CNHE.view(-1)[: room * size].view(room, *used_TNHE.shape[1:])
+    kept_CNHE[:length] = used_TNHE
+    return kept_CNHE
 
 
 def _grown(buffer_CNHE: Tensor) -> Tensor:
