@@ -13,7 +13,7 @@ from torch import Tensor
 
 from mtkit.errors import ModelError
 from mtkit.ids import PAD
-from mtkit.runtime import autocast, is_out_of_memory, release_memory
+from mtkit.runtime import autocast, is_out_of_memory, release_memory, return_memory
 from mtkit.search.protocol import Hypothesis, SearchModel
 from mtkit.search.run import search
 from mtkit.sections.search import Search
@@ -58,13 +58,16 @@ class ModelEngine:
         self.model = model
         self.device = torch.device(device)
         self.dtype = dtype
+        self._most_held = 0
 
     def search(
         self, batches: Iterable[Batch], config: Search, attention: bool
     ) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
-        """See Engine; in order."""
+        """See Engine; in order. Between batches on a CPU, memory goes back to the system (`return_memory`)."""
         for place, batch in enumerate(batches):
             yield place, self._search(batch, config, attention)
+            if self.device.type == "cpu" and len(batch.rows) > 1:
+                self._most_held = return_memory(self._most_held)
 
     def _search(self, batch: Batch, config: Search, attention: bool) -> list[list[Hypothesis]]:
         """The hypotheses of each row. A batch that does not fit into memory is cut in halves, which changes no result.

@@ -15,6 +15,11 @@ from mtkit.errors import UsageError
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 
+# Of kernels, each 0.3 MB; a batch under way needs about 25 at each of its sizes, and comes back to few of them.
+_KERNELS = "64"
+# From this share of the most memory so far on, it is worth the while to return some.
+_ABOUT = 0.95
+
 
 def tune_allocator() -> bool:
     """Tell glibc's malloc to keep and reuse memory instead of returning it; True where that took effect.
@@ -31,6 +36,16 @@ def tune_allocator() -> bool:
         libc.mallopt(_M_TOP_PAD, 64 * 2**20),
     ]
     return all(done)
+
+
+def bound_kernel_caches() -> None:
+    """Let torch keep few of the kernels that oneDNN makes for every shape of a product, unless the user has a say.
+
+    Both caches, oneDNN's and the one of torch's bindings, hold 1024 by default: 600 MB once a search has met so many
+    shapes. They ask for their bound when they are first used, which no product may have been before.
+    """
+    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", _KERNELS)
+    os.environ.setdefault("LRU_CACHE_CAPACITY", _KERNELS)
 
 
 def set_threads(threads: int | None) -> int:
@@ -154,6 +169,19 @@ def release_memory(device: torch.device) -> None:
         torch.cuda.empty_cache()
     elif device.type == "mps":
         torch.mps.empty_cache()
+
+
+def return_memory(most: int) -> int:
+    """Return free memory of the CPU to the system when about as much is held as ever, which is `most`; the new most.
+
+    What glibc keeps for later comes to lie in pieces, so that more and more is held for the same work.
+    """
+    if platform.libc_ver()[0] != "glibc":
+        return most
+    held = held_memory(torch.device("cpu"))
+    if held >= _ABOUT * most:
+        ctypes.CDLL(None).malloc_trim(0)
+    return max(held, most)
 
 
 def begin_peak(device: torch.device) -> None:

@@ -33,10 +33,11 @@ class Own:
     """mtkit."""
 
     def __init__(self, setup: Setup) -> None:
-        from mtkit.runtime import set_threads, tune_allocator
+        from mtkit.runtime import bound_kernel_caches, set_threads, tune_allocator
         from mtkit.translator import Translator
 
         tune_allocator()
+        bound_kernel_caches()
         set_threads(setup.threads)
         self._translator = Translator.load(
             setup.model,

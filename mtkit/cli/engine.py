@@ -80,10 +80,11 @@ class Searcher:
         Workers that nobody has asked for are one a core, where they are of use: with batches to share out, on a CPU.
         """
         from mtkit.pool import can_fork
-        from mtkit.runtime import resolve_device, set_threads, tune_allocator, usable_cores
+        from mtkit.runtime import bound_kernel_caches, resolve_device, set_threads, tune_allocator, usable_cores
         from mtkit.translator import Translator
 
         tune_allocator()
+        bound_kernel_caches()
         if self.engine == "ctranslate2":
             from mtkit.ctranslate2_engine import load_engine
 
