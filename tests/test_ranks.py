@@ -106,14 +106,37 @@ def test_scores_of_a_shared_validation_are_those_of_one_process(whole: tuple[Run
             assert row[name] == pytest.approx(figure, rel=1e-6), name
 
 
+SLOW = """
+import time
+from mtkit.training import trainer
+
+def save(*arguments, real=trainer.save):
+    time.sleep(1)
+    real(*arguments)
+
+trainer.save = save
+
+from mtkit.cli.app import main
+
+main()
+"""
+
+
 def test_a_signal_ends_both_with_a_checkpoint_and_the_same_command_goes_on(
     whole: tuple[Runs, Recipe], starter: Starter
 ) -> None:
+    """A scheduler signals all processes; those of torchrun's have it from torchrun once more while they are saving."""
     runs, recipe = whole
     stopped = runs.recipe("stopped", **SECTIONS)
     run = RunFolder(Path(stopped.run_dir))
-    job = torchrun(stopped)
+    script = run.path.with_suffix(".py")
+    script.write_text(SLOW)
+    job = torchrun(stopped, program=[str(script)])
     wait_for(lambda: run.steps())
+    children = Path(f"/proc/{job.pid}/task/{job.pid}/children")
+    for process in children.read_text().split() if children.exists() else []:
+        os.kill(int(process), signal.SIGTERM)
+    time.sleep(0.3)  # a signal that finds its like waiting is lost
     job.send_signal(signal.SIGTERM)
     end = ended(job, stopped)
     assert end.code != 0

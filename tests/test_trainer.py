@@ -21,6 +21,7 @@ from mtkit.errors import DataError, ModelError, TrainingError
 from mtkit.files import read_json_lines
 from mtkit.folders import RunFolder, checkpoint_state
 from mtkit.recipe import Recipe
+from mtkit.training import signals as signals_module
 from mtkit.training import step as step_module
 from mtkit.training.bad_numbers import LossTrack, largest_nll
 from mtkit.training.log import Metrics, Window, finite
@@ -280,6 +281,22 @@ def test_a_second_signal_stops_at_once(
         runs.train(training={"save_every_steps": 1})
     assert getattr(caught.value, "code", None) == code
     assert RunFolder(runs.folder / "run").steps() == [1, 2, 3]
+
+
+def test_under_torchrun_the_same_signal_comes_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From the scheduler, and from torchrun, which had it too: that must not keep the update from being saved."""
+    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "none")
+    clock = [100.0]
+    monkeypatch.setattr(signals_module.time, "monotonic", lambda: clock[0])
+    with Signals() as signals:
+        for number in (signal.SIGTERM, signal.SIGTERM, signal.SIGINT):
+            signalled(number)()
+            clock[0] += 1
+        assert signals.received == signal.SIGTERM
+        clock[0] = 100 + signals_module.ECHO
+        with pytest.raises(SystemExit) as caught:
+            signalled(signal.SIGTERM)()
+    assert caught.value.code == 143
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -1,13 +1,19 @@
 """What SIGINT and SIGTERM do: the first asks for a stop after the current update, the second stops at once."""
 
 import logging
+import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
 log = logging.getLogger(__name__)
+
+ECHO = 5.0
+"""Seconds. A scheduler may signal every process of a job, and torchrun hands on the signal that it has had itself: what
+a process that torchrun has started receives so soon after the first is that one once more, and not a second one."""
 
 
 class Signals:
@@ -18,6 +24,7 @@ class Signals:
 
     def __init__(self) -> None:
         self.received: int | None = None
+        self._since = 0.0
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Signals":
@@ -33,9 +40,12 @@ class Signals:
             signal.signal(number, signal.SIG_DFL if handler is None else handler)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
+        now = time.monotonic()
         if self.received is not None:
+            if "TORCHELASTIC_RUN_ID" in os.environ and now - self._since < ECHO:
+                return
             _end(number)
-        self.received = number
+        self.received, self._since = number, now
         log.warning("%s: finishing the update and saving; once more stops at once", signal.Signals(number).name)
 
 
