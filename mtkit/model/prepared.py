@@ -121,6 +121,11 @@ class Past:
     keys_CNHE: Tensor
     values_CNHE: Tensor
 
+    def begin(self, k_BHE: Tensor, v_BHE: Tensor) -> None:
+        """Fill step 0, the same for all rows of a sentence (mutates the buffers)."""
+        for buffer_CNHE, step_BHE in ((self.keys_CNHE, k_BHE), (self.values_CNHE, v_BHE)):
+            buffer_CNHE[0].unflatten(0, (len(step_BHE), -1)).copy_(step_BHE[:, None])
+
     def append(self, k_NHE: Tensor, v_NHE: Tensor, length: int) -> tuple[Tensor, Tensor]:
         """Add step `length` (mutates the buffers); returns keys_TNHE and values_TNHE of all steps so far."""
         if length == len(self.keys_CNHE):
@@ -245,6 +250,9 @@ class PreparedDecoderLayer:
             if isinstance(positions, Rotary):
                 q = positions.rotate(q[:, :, None], state.length).squeeze(2)
                 k = positions.rotate(k[:, :, None], state.length).squeeze(2)
+            if state.length == 0:  # the one key there is has all the weight
+                state.past[index].begin(k, v)
+                return self.maps.output(v.flatten(1))
             keys_TNHE, values_TNHE = state.past[index].append(k, v, state.length)
             return self.maps.output(_attend(q, keys_TNHE, values_TNHE, None)[0].flatten(1))
 
@@ -256,7 +264,7 @@ class PreparedDecoderLayer:
                 if record:
                     state.attention_NS = weights_SNH.mean(2).t()
                 return self.cross_maps.output(mixed_NHE.flatten(1))
-            q_BHKE = q_NHE.unflatten(0, (-1, state.per_source)).transpose(1, 2)
+            q_BHKE = q_NHE.unflatten(0, (len(keys), -1)).transpose(1, 2)
             scores_BHKS = (q_BHKE * q_BHKE.shape[-1] ** -0.5) @ keys.transpose(2, 3)
             if state.mask is not None:
                 scores_BHKS += state.mask
@@ -313,6 +321,15 @@ class PreparedTransformer:
 
     def step(self, ids_N: Tensor, state: PreparedState) -> Tensor:
         """See SearchModel."""
+        if state.length == 0 and state.per_source > 1:
+            # All rows of a sentence begin alike, with BOS: one of them says it all.
+            logits_BV = self._step(ids_N[:: state.per_source], state)
+            if state.attention_NS is not None:
+                state.attention_NS = state.attention_NS.repeat_interleave(state.per_source, 0)
+            return logits_BV.repeat_interleave(state.per_source, 0)
+        return self._step(ids_N, state)
+
+    def _step(self, ids_N: Tensor, state: PreparedState) -> Tensor:
         x_ND = self.target_positions.embed(self.target_embedding(ids_N)[:, None], state.length).squeeze(1)
         last = len(self.decoder) - 1
         for index, layer in enumerate(self.decoder):
