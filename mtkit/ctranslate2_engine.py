@@ -205,8 +205,8 @@ def _options(config: Search, limits: Sequence[tuple[int, int]], attention: bool)
         "return_end_token": True,  # so that the length that scores are divided by counts it
         "return_scores": True,
         "return_attention": attention,
-        # mtkit goes on while a living hypothesis may win; twice as many ended ones come close to that.
-        "patience": 2,
+        # Without patience mtkit goes on while a living hypothesis may win; twice as many ended ones come close to that.
+        "patience": (config.patience if isinstance(config, Beam) else 0) or 2,
     }
 
 

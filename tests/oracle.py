@@ -278,9 +278,14 @@ class Oracle:
         return sorted(scored, key=lambda entry: -entry[1])[: config.n_best]
 
     def enough(self, ended: list[Path], alive: list[Path], share: int, config: Beam) -> bool:
-        """Whether `share` hypotheses have ended that are as good as the best alive one would be if it ended now."""
+        """Whether `share` hypotheses have ended that are as good as the best alive one would be if it ended now.
+
+        With patience, whether patience * share have ended.
+        """
         if len(ended) < share or not alive:
             return False
+        if config.patience:
+            return len(ended) >= config.patience * share
         plain = config.model_copy(update={"coverage_penalty": 0.0})
         worst = sorted((self.score(path, config) for path in ended), reverse=True)[share - 1]
         return worst >= max(self.score(path, plain) for path in alive)

@@ -77,7 +77,8 @@ def test_from_text_to_a_score_and_again(start: Start, tmp_path: Path) -> None:
     code, out, err = ended(start("run"))
     assert code == 0, err
     assert re.match(
-        r"tiny\nmetric +score +mean ± 95 % +signature\nBLEU +\d+\.\d\d +\d+\.\d\d ± \d+\.\d\d +nrefs:1\|bs:1000\|seed:12345\|case:mixed",
+        r"tiny\nmetric +score +mean ± 95 % +signature\nBLEU +\d+\.\d\d +\d+\.\d\d ± \d+\.\d\d +"
+        r"nrefs:1\|bs:1000\|seed:12345\|case:mixed",
         out,
     )
     assert out.endswith("40 sentences, 1 reference\n")

@@ -505,7 +505,7 @@ CHANGES: dict[str, list[str]] = {
     "max_source_length": ["--max-source-length", "4"],
     "on_long": ["--max-source-length", "4", "--on-long", "truncate"],
 }
-INVISIBLE = {"max_tokens", "batch_size", "buffer_size"}
+INVISIBLE = {"max_tokens", "batch_size", "buffer_size", "patience"}
 
 
 @pytest.fixture(scope="module")
@@ -535,6 +535,21 @@ def test_every_search_option_is_documented_with_its_place_and_range(run: Run) ->
     for option in search_options().values():
         assert " ".join(option.help.split()) in shown
         assert option.flag in shown
+
+
+def test_patience_arrives_at_the_search(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it does there, tests/test_search_beam.py tells; untrained models end hypotheses too seldom to show it."""
+    seen: list[float] = []
+
+    def noting(model: Any, source_BS: Any, config: Any, **options: Any) -> Any:
+        seen.append(config.patience)
+        return run_search(model, source_BS, config, **options)
+
+    monkeypatch.setattr("mtkit.engine.search", noting)
+    for options in ([], ["--patience", "1.5"]):
+        run(*options, "--workers", 1, stdin=text(["the river sees the horse."]))
+    assert seen == [0.0, 1.5]
+    assert run("--patience", "0.5").code == 2
 
 
 def noted_shapes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:

@@ -94,6 +94,7 @@ def beam_cases(draw):
         length_penalty=draw(st.sampled_from([0.0, 0.6, 1.0, 2.0])),
         length_normalization=draw(st.sampled_from(["wu", "plain"])),
         coverage_penalty=draw(st.sampled_from([0.0, 0.4])),
+        patience=draw(st.sampled_from([0.0, 0.0, 1.0, 1.5])),
         rules=rules,
     )
     kind = draw(st.sampled_from([TableModel, RecurrentModel]))
@@ -133,7 +134,9 @@ def test_beam_of_one_is_greedy(kind, rules):
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.6, 1.0, 3.0])
-@pytest.mark.parametrize("extra", [{}, {"coverage_penalty": 0.3}, {"groups": 2}, {"length_normalization": "wu"}])
+@pytest.mark.parametrize(
+    "extra", [{}, {"coverage_penalty": 0.3}, {"groups": 2}, {"length_normalization": "wu"}, {"patience": 1.0}]
+)
 def test_best_is_first_of_n_best(alpha, extra):
     """Asking for more hypotheses once changed the best one, when search stopped at the first that ended."""
     model, source_BS = TableModel(12, seed=8), pad(random_sources(2, count=12))
@@ -155,6 +158,17 @@ def test_stops_early_where_nothing_alive_can_win():
         search(model, pad([[4, 5, 6]]), Beam(beam_size=8, n_best=count, length_penalty=0.0))
         steps.append(len(model.calls))
     assert steps[0] < steps[1]
+
+
+def test_patience_ends_the_search_earlier():
+    """With patience 1 a sentence stops with its beam_size-th ended hypothesis, with more patience later."""
+    model, source_BS = TableModel(8, seed=1), pad([[4, 5, 6, 7]])
+    steps = []
+    for patience in (1.0, 2.0, 0.0):
+        model.calls.clear()
+        search(model, source_BS, Beam(beam_size=4, n_best=4, length_penalty=3.0, patience=patience))
+        steps.append(len(model.calls))
+    assert steps[0] < steps[1] < steps[2]
 
 
 def test_goes_on_while_a_longer_hypothesis_can_win():

@@ -108,7 +108,8 @@ def _readme(recipe: Recipe, tokenizers: Tokenizers) -> str:
         "Text goes in as mtkit reads it: in NFC, runs of white space as one space.",
     ]
     if isinstance(search, Beam):
-        options = {"beam_size": search.beam_size, "patience": 2, "length_penalty": search.length_penalty}
+        options = {"beam_size": search.beam_size, "patience": search.patience or 2}
+        options["length_penalty"] = search.length_penalty
         if search.length_normalization != "plain":
             notes.append(f"`length_normalization: {search.length_normalization}` has no like in CTranslate2.")
     options |= {"return_end_token": True, "disable_unk": not rules.allow_unknown}

@@ -139,7 +139,10 @@ def _generation(recipe: Recipe) -> dict[str, Any]:
         "do_sample": isinstance(search, Sampling),
     }
     if isinstance(search, Beam):
-        made |= {"num_beams": search.beam_size, "length_penalty": search.length_penalty, "early_stopping": False}
+        made |= {"num_beams": search.beam_size, "length_penalty": search.length_penalty}
+        made["early_stopping"] = search.patience == 1
+        if search.patience > 1:
+            lost.append(f"search.patience: {search.patience:g}")
         if search.length_normalization != "plain" and search.length_penalty:
             lost.append(f"search.length_normalization: {search.length_normalization}")
         lost += [f"search.{name}: {value}" for name, value in _unusual(search)]

@@ -15,13 +15,14 @@ equals, then the one in the lower slot.
 **Stopping.** A sentence is done when no continuation is allowed, and in two more cases. First, when beam_size
 hypotheses have ended, and the worst of the best beam_size of these scores no less than the likeliest alive one would if
 it ended now (transformers has this rule). Ended ones that are nonsense do not stop the search, then, and a beam of 1 is
-greedy search. Second, when none of the hypotheses alive can still be among the n_best. That is exact: let l be the log
-P of the likeliest alive hypothesis. Each further token adds a log-probability, at most 0, so log P at its end is at
-most l <= 0; the length penalty never decreases with length and is at most its value at the sentence's maximum length m;
-so log P divided by it is at most l / length_penalty(m). The coverage penalty is at most 0. So `l / length_penalty(m)`
-bounds every score to come, and stopping when the n_best-th kept score has reached it changes none of the n_best. The
-first case does not know n_best, nor does the choice of continuations. Hence the results for n_best 1 are the first of
-those for any n_best.
+greedy search. With a patience p (Kasai et al. 2022) it is enough instead that p * beam_size hypotheses have ended,
+whatever they score (CTranslate2 has this rule). Second, when none of the hypotheses alive can still be among the
+n_best. That is exact: let l be the log P of the likeliest alive hypothesis. Each further token adds a log-probability,
+at most 0, so log P at its end is at most l <= 0; the length penalty never decreases with length and is at most its
+value at the sentence's maximum length m; so log P divided by it is at most l / length_penalty(m). The coverage penalty
+is at most 0. So `l / length_penalty(m)` bounds every score to come, and stopping when the n_best-th kept score has
+reached it changes none of the n_best. The first case does not know n_best, nor does the choice of continuations. Hence
+the results for n_best 1 are the first of those for any n_best.
 
 **Groups** (Vijayakumar et al. 2018): each has its share of the slots, searches and stops as above, after the groups
 before it, and ranks by log P less `diversity` for every hypothesis of theirs, alive or just ended, that chose the same
@@ -124,6 +125,7 @@ class _Search:
         # The best Q scores of each group, and the best n_best of all, -inf where fewer have ended.
         self.kept_BGQ = torch.full_like(self.sums_BK, NEVER).unflatten(1, (config.groups, -1))
         self.kept_BJ = torch.full_like(self.sums_BK[:, : config.n_best], NEVER)
+        self.ended_BG = torch.zeros(sentences, config.groups, dtype=torch.long, device=device)
         self.most_penalty_B = torch.tensor(
             [self._length_penalty(length) for length in constraints.most_N[::size].tolist()],
             dtype=self.sums_BK.dtype,
@@ -229,13 +231,17 @@ class _Search:
         self.kept_BJ = torch.cat((self.kept_BJ, scores_BK), 1).topk(self.config.n_best, 1).values
         share = self.kept_BGQ.shape[2]
         self.kept_BGQ = torch.cat((self.kept_BGQ, scores_BK.view_as(self.kept_BGQ)), 2).topk(share, 2).values
+        self.ended_BG += (scores_BK.view_as(self.kept_BGQ) > NEVER).sum(2)
 
     def _stop_groups(self, length: int) -> None:
-        """Let groups go on no longer whose alive hypotheses are no better than enough that have ended."""
+        """Let groups go on no longer of which enough hypotheses have ended, or whose alive ones are no better."""
         alive_BGQ = self.sums_BK.view_as(self.kept_BGQ)
-        now_BG = alive_BGQ.amax(2) / self._length_penalty(length)
-        over_BG1 = (self.kept_BGQ[:, :, -1] >= now_BG)[:, :, None]
-        self.sums_BK = alive_BGQ.masked_fill(over_BG1, NEVER).flatten(1)
+        if self.config.patience == 0:
+            now_BG = alive_BGQ.amax(2) / self._length_penalty(length)
+            over_BG = self.kept_BGQ[:, :, -1] >= now_BG
+        else:
+            over_BG = self.ended_BG >= self.config.patience * alive_BGQ.shape[2]
+        self.sums_BK = alive_BGQ.masked_fill(over_BG[:, :, None], NEVER).flatten(1)
 
     def _go_on(self, chosen: _Chosen) -> bool:
         """Reorder everything by the choice, let sentences that are done leave; returns whether any are left.
@@ -268,6 +274,7 @@ class _Search:
                 self.kept_BJ[kept_B],
             )
             self.most_penalty_B, self.same_BKK = self.most_penalty_B[kept_B], self.same_BKK[kept_B]
+            self.ended_BG = self.ended_BG[kept_B]
         rows_N, self.ids_N = rows_BK.flatten(), tokens_BK.flatten()
         if size > 1 or kept_B is not None:
             self.state.select(rows_N)

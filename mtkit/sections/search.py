@@ -67,6 +67,13 @@ class Beam(Section):
         "plain",
         description="plain: log P / length^alpha; wu: log P / ((5 + length) / 6)^alpha; length counts EOS",
     )
+    patience: float = Field(
+        0.0,
+        ge=0,
+        le=100,
+        description="From 1 on: stop a sentence when patience * beam_size hypotheses have ended (Kasai et al. 2022), "
+        "which is quicker; 0: when none alive would score better than enough that have ended",
+    )
     coverage_penalty: float = Field(
         0.0,
         ge=0,
@@ -92,6 +99,8 @@ class Beam(Section):
     def _fits(self) -> "Beam":
         if self.n_best > self.beam_size:
             raise ValueError(f"n_best ({self.n_best}) cannot exceed beam_size ({self.beam_size})")
+        if 0 < self.patience < 1:
+            raise ValueError(f"patience ({self.patience:g}) is 0 or at least 1")
         if self.beam_size % self.groups:
             raise ValueError(f"groups ({self.groups}) must divide beam_size ({self.beam_size})")
         return self
