@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from toy_job import Pair, Starter, wait_for
 from toy_run import Runs, events
 
+from mtkit import fsdp as fsdp_module
 from mtkit.average import mean
 from mtkit.checkpoint import load_checkpoint, load_model, weights_of
 from mtkit.folders import RunFolder, checkpoint_state
@@ -216,6 +217,24 @@ def test_what_does_not_go_together_is_refused_by_name(
         tiny_corpus.recipe(**sections)
     del sections["training"]["parallel"]
     tiny_corpus.recipe(**sections)
+
+
+@pytest.mark.parametrize("last", [False, True])
+def test_a_pass_exchanges_gradients_only_when_it_is_the_last(last: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Pieces:
+        def __init__(self) -> None:
+            self.calls: list[Any] = []
+
+        def set_requires_gradient_sync(self, wanted: bool) -> None:
+            self.calls.append(wanted)
+
+        def unshard(self) -> None:
+            self.calls.append("unshard")
+
+    monkeypatch.setattr(fsdp_module, "FSDPModule", Pieces)
+    model: Any = Pieces()
+    fsdp_module.prepare_pass(model, last)
+    assert model.calls == [last, "unshard"]
 
 
 def test_whole_tensors_pass_through() -> None:

@@ -12,7 +12,9 @@ from torch_model import build, framed, random_rows
 from mtkit.data.loader import Batch
 from mtkit.ids import BOS, EOS, PAD
 from mtkit.model.transformer import Transformer
+from mtkit.ranks import Ranks
 from mtkit.sections.training import Optimizer
+from mtkit.training import step as step_module
 from mtkit.training.optimizer import make_optimizer, set_rate
 from mtkit.training.step import StepReport, StepSettings, batch_loss, train_step
 
@@ -78,6 +80,26 @@ def test_accumulated_batches_equal_one_batch(cuts: list[int]) -> None:
     assert pieces.gradient_norm == pytest.approx(whole.gradient_norm, rel=1e-5)
     assert pieces.target_tokens == whole.target_tokens == _tokens(ROWS)
     assert pieces.source_tokens == whole.source_tokens == sum(len(source) + 1 for source, _ in ROWS)
+
+
+def test_ranks_exchange_gradients_once_an_update_however_many_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And the counts beside them once; of a model in pieces, the last pass alone exchanges."""
+    exchanged: list[int] = []
+    lasts: list[bool] = []
+
+    class Counting(Ranks):
+        def total(self, values: Tensor) -> Tensor:
+            exchanged.append(values.numel())
+            return values
+
+    monkeypatch.setattr(step_module, "prepare_pass", lambda model, last: lasts.append(last))
+    update = Update()
+    parts = [batch(ROWS[:1]), batch(ROWS[1:6]), batch(ROWS[6:])]
+    whole = (update.model, update.model, update.optimizer, update.scaler)
+    train_step(*whole, parts, 1, SETTINGS, _tokens(ROWS), Counting(world=2))
+    assert len(exchanged) == 2
+    assert exchanged[0] == sum(weight.numel() for weight in update.model.parameters())
+    assert lasts == [False, False, True]
 
 
 def test_the_gradient_is_that_of_the_mean_loss_over_real_tokens() -> None:
