@@ -41,8 +41,15 @@ def _angles(length: int, width: int) -> Tensor:
 
 
 def _round_up(length: int) -> int:
-    """Table sizes are powers of two, so that few distinct tables are ever made."""
-    return max(64, 1 << (length - 1).bit_length())
+    """Table sizes are powers of two, so that few distinct tables are ever made.
+
+    By comparisons alone: a compiled model then serves all lengths up to the size, where the number of bits would have
+    it compiled anew for every length.
+    """
+    size = 64
+    while size < length:
+        size *= 2
+    return size
 
 
 class Sinusoidal(Positions):
