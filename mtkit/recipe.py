@@ -96,6 +96,7 @@ class Recipe(Section):
             "model.layer_dropout: all processes must go through the same layers": self.model.layer_dropout > 0,
             "batching.max_tokens: auto: measuring runs out of memory on purpose": self.batching.max_tokens == "auto",
             "training.compile: layers whose weights come and go are not compiled": self.training.compile,
+            "optimizer.name: muon: it needs whole matrices; use adamw": self.optimizer.name == "muon",
             "training.precision: fp16: its scaler needs whole gradients; use bf16": self.training.precision == "fp16",
             "training.checksum_every_steps: no two processes hold the same weights": self.training.checksum_every_steps
             is not None,

@@ -206,6 +206,7 @@ def test_a_process_that_is_killed_ends_the_other(shared: Runs, starter: Starter)
         ("training", "compile", True),
         ("training", "precision", "fp16"),
         ("training", "checksum_every_steps", 5),
+        ("optimizer", "name", "muon"),
     ],
 )
 def test_what_does_not_go_together_is_refused_by_name(

@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from mtkit.sections.training import Optimizer
+from mtkit.training.muon import orthogonal
 from mtkit.training.optimizer import MovingAverage, clip_gradient, global_norm, make_optimizer, set_rate
 
 CPU = torch.device("cpu")
@@ -21,7 +22,10 @@ def weights(*shapes: tuple[int, ...], seed: int = 1) -> list[nn.Parameter]:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("decay", [0.0, 0.1])
 def test_updates_equal_the_papers_algorithm(name: str, decay: float) -> None:
-    """Algorithm 1 of Kingma and Ba 2015 in double precision, number by number, with an odd value for each constant."""
+    """Algorithm 1 of Kingma and Ba 2015 in double precision, number by number, with an odd value for each constant.
+
+    What Muon leaves to AdamW is moved likewise.
+    """
     section = Optimizer(name=name, beta1=0.7, beta2=0.9, epsilon=1e-3, weight_decay=decay)
     (parameter,) = weights((5,))
     optimizer = make_optimizer(section, [parameter], CPU)
@@ -37,10 +41,60 @@ def test_updates_equal_the_papers_algorithm(name: str, decay: float) -> None:
             g = gradient[i] + (decay * values[i] if name == "adam" else 0)
             mean[i] = 0.7 * mean[i] + 0.3 * g
             square[i] = 0.9 * square[i] + 0.1 * g * g
-            if name == "adamw":
+            if name != "adam":
                 values[i] -= rate * decay * values[i]
             values[i] -= rate * (mean[i] / (1 - 0.7**step)) / ((square[i] / (1 - 0.9**step)) ** 0.5 + 1e-3)
         torch.testing.assert_close(parameter.detach().double(), values, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.1])
+def test_muon_equals_torchs_and_leaves_the_rest_to_adamw(decay: float) -> None:
+    """Matrices of one shape go together here, one after the other there; both in bfloat16, so that they round apart."""
+    shapes = ((6, 4), (4, 6), (6, 4), (5, 5), (7,), (9, 4))
+    section = Optimizer(name="muon", weight_decay=decay)
+    ours, theirs = weights(*shapes), weights(*shapes)
+    optimizer = make_optimizer(section, ours, CPU, ours[:4], torch.bfloat16)
+    muon = torch.optim.Muon(theirs[:4], weight_decay=decay, adjust_lr_fn="match_rms_adamw")
+    adam = make_optimizer(section.model_copy(update={"name": "adamw"}), theirs[4:], CPU)
+    for step in range(1, 5):
+        for one, other in zip(ours, theirs, strict=True):
+            one.grad = torch.randn(one.shape)
+            other.grad = one.grad.clone()
+        for each in (optimizer, muon, adam):
+            set_rate(each, 0.1 / step)
+            each.step()
+    for one, other in zip(ours[:4], theirs[:4], strict=True):
+        torch.testing.assert_close(one, other, rtol=0.02, atol=0.005)
+    for one, other in zip(ours[4:], theirs[4:], strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("shape", [(3, 8, 8), (2, 12, 5), (2, 5, 12)])
+def test_orthogonal_brings_singular_values_near_one(shape: tuple[int, int, int]) -> None:
+    """And keeps the directions: with the singular vectors of the matrix, the result is nearly diagonal."""
+    torch.manual_seed(2)
+    matrices_KOI = torch.randn(shape)
+    left, values, right = torch.linalg.svd(matrices_KOI, full_matrices=False)
+    diagonal = left.mT @ orthogonal(matrices_KOI) @ right.mT
+    found = diagonal.diagonal(dim1=1, dim2=2)
+    large = values > 0.1 * values.amax(1, keepdim=True)
+    assert found[large].min() > 0.6
+    assert found.max() < 1.3
+    assert (diagonal - torch.diag_embed(found)).abs().max() < 1e-4
+
+
+def test_muon_without_matrices_or_without_others() -> None:
+    """A frozen model may leave either; a weight without a gradient stays."""
+    section = Optimizer(name="muon")
+    for shape in ((4, 3), (3,)):
+        moved, still = weights(shape, shape)
+        before = moved.detach().clone(), still.detach().clone()
+        optimizer = make_optimizer(section, [moved, still], CPU, [one for one in (moved, still) if one.ndim == 2])
+        set_rate(optimizer, 0.1)
+        moved.grad = torch.ones(shape)
+        optimizer.step()
+        assert not torch.equal(moved, before[0])
+        assert torch.equal(still, before[1])
 
 
 def test_nothing_moves_before_a_rate_is_set() -> None:

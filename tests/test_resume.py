@@ -21,6 +21,7 @@ STEPS = 24
 VARIANTS: dict[str, dict[str, Any]] = {
     "plain": {},
     "adamw": {"optimizer": {"name": "adamw", "weight_decay": 0.01}},
+    "muon": {"optimizer": {"name": "muon", "weight_decay": 0.01}},
     "accumulated": {"training": {"accumulate": 3}},
     "moving average": {"training": {"ema_decay": 0.9}},
     "weighted corpus": {"data": {"weight": 0.5}},

@@ -10,13 +10,17 @@ FROZEN_PART = r"^(embeddings|output|(encoder|decoder)(\.\d{1,3}(-\d{1,3})?)?)$"
 
 
 class Optimizer(Section):
-    """Adam (Kingma and Ba 2015) or AdamW (Loshchilov and Hutter 2019)."""
+    """Adam (Kingma and Ba 2015), AdamW (Loshchilov and Hutter 2019), or Muon (Jordan et al. 2024) beside AdamW."""
 
-    name: Literal["adam", "adamw"] = Field("adam", description="adamw decouples the weight decay")
+    name: Literal["adam", "adamw", "muon"] = Field(
+        "adam",
+        description="adamw decouples the weight decay; muon: Muon for the matrices inside the layers, scaled so that "
+        "Adam's rates suit it (Liu et al. 2025), AdamW for all else",
+    )
     beta1: float = Field(0.9, ge=0, lt=1, description="Decay of the mean of the gradient")
     beta2: float = Field(0.98, ge=0, lt=1, description="Decay of the mean of its square (0.98: Vaswani et al. 2017)")
     epsilon: float = Field(1e-9, gt=0, le=1, description="Added to the denominator (1e-9: Vaswani et al. 2017)")
-    weight_decay: float = Field(0.0, ge=0, le=1, description="L2 term (adam) or decoupled decay a step (adamw)")
+    weight_decay: float = Field(0.0, ge=0, le=1, description="L2 term (adam) or decoupled decay a step")
     clip_norm: float | None = Field(
         1.0,
         gt=0,

@@ -7,13 +7,35 @@ from torch import Tensor, nn
 
 from mtkit.fsdp import own
 from mtkit.sections.training import Optimizer
+from mtkit.training.muon import Muon
 
 
 def make_optimizer(
-    section: Optimizer, parameters: Iterable[nn.Parameter], device: torch.device
+    section: Optimizer,
+    parameters: Iterable[nn.Parameter],
+    device: torch.device,
+    matrices: Iterable[nn.Parameter] = (),
+    dtype: torch.dtype = torch.float32,
 ) -> torch.optim.Optimizer:
-    """Adam or AdamW with the recipe's constants; the learning rate is set at every update."""
-    kind = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}[section.name]
+    """The recipe's optimizer with its constants; the learning rate is set at every update.
+
+    `matrices` are those of the parameters that Muon takes, and `dtype` is the one of its products; the others are for
+    AdamW then.
+    """
+    parameters = list(parameters)
+    if section.name != "muon":
+        return _adam(section, parameters, device)
+    inner = {id(weight) for weight in matrices}
+    taken = [weight for weight in parameters if id(weight) in inner]
+    rest = [weight for weight in parameters if id(weight) not in inner]
+    if not taken:
+        return _adam(section, parameters, device)
+    return Muon(taken, _adam(section, rest, device) if rest else None, section.weight_decay, dtype)
+
+
+def _adam(section: Optimizer, parameters: Sequence[nn.Parameter], device: torch.device) -> torch.optim.Optimizer:
+    """Adam, or AdamW for it and beside Muon."""
+    kind = torch.optim.Adam if section.name == "adam" else torch.optim.AdamW
     return kind(
         parameters,
         lr=0.0,

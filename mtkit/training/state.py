@@ -160,7 +160,7 @@ class Learner:
             average.averages = [piece_like(weights[name].to(self.device), own[name]).clone() for name in own]
         states = _part(tensors, "optimizer.")
         for name, weight in zip(weights_of(self.core), self.parameters, strict=True):
-            for key in ("step", "exp_avg", "exp_avg_sq"):
+            for key in ("step", "exp_avg", "exp_avg_sq", "momentum_buffer"):
                 value = states.get(f"{key}.{name}")
                 if value is None:
                     continue
@@ -201,7 +201,15 @@ def make_learner(recipe: Recipe, tokenizers: Tokenizers, device: torch.device, r
         device=device,
         core=core,
         model=torch.compile(core, dynamic=True) if training.compile else core,  # type: ignore[arg-type]
-        optimizer=make_optimizer(recipe.optimizer, trained(core), device),
+        optimizer=make_optimizer(
+            recipe.optimizer,
+            trained(core),
+            device,
+            matrices=[
+                weight for part in (core.encoder, core.decoder) for weight in part.parameters() if weight.ndim == 2
+            ],
+            dtype=torch.bfloat16 if dtype == torch.bfloat16 else torch.float32,
+        ),
         scaler=torch.amp.GradScaler(device.type, enabled=dtype == torch.float16),
         average=None if training.ema_decay is None else MovingAverage(list(core.parameters()), training.ema_decay),
         settings=StepSettings(
