@@ -53,6 +53,7 @@ ROWS = {
     "mtkit.proposal": 4,
     "mtkit.stages": 4,
     "mtkit.training.loss": 4,
+    "mtkit.training.muon": 4,
     "mtkit.training.optimizer": 4,
     "mtkit.training.schedule": 4,
     "mtkit.average": 5,
