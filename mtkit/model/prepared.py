@@ -310,7 +310,9 @@ class PreparedTransformer:
             x_BSD = layer(x_BSD, mask_B11S, self.source_positions)
         memory_BSD = self.encoder_norm(x_BSD)
         heads, width = self.decoder[0].maps.heads, memory_BSD.shape[2]
-        shape = (_ROOM, len(source_BS) * per_source, heads, width // heads)
+        # Most translations end within these steps, and memory for steps that are not reached is never touched.
+        room = source_BS.shape[1] * 5 // 4 + _ROOM
+        shape = (room, len(source_BS) * per_source, heads, width // heads)
         return PreparedState(
             per_source=per_source,
             cross=[layer.cross_maps.keys_values(memory_BSD, per_source) for layer in self.decoder],
