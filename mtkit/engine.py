@@ -58,7 +58,6 @@ class ModelEngine:
         self.model = model
         self.device = torch.device(device)
         self.dtype = dtype
-        self._most_held = 0
 
     def search(
         self, batches: Iterable[Batch], config: Search, attention: bool
@@ -67,7 +66,7 @@ class ModelEngine:
         for place, batch in enumerate(batches):
             yield place, self._search(batch, config, attention)
             if self.device.type == "cpu" and len(batch.rows) > 1:
-                self._most_held = return_memory(self._most_held)
+                return_memory()
 
     def _search(self, batch: Batch, config: Search, attention: bool) -> list[list[Hypothesis]]:
         """The hypotheses of each row. A batch that does not fit into memory is cut in halves, which changes no result.

@@ -17,8 +17,6 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 
 # Of kernels, each 0.3 MB; a batch under way needs about 25 at each of its sizes, and comes back to few of them.
 _KERNELS = "64"
-# From this share of the most memory so far on, it is worth the while to return some.
-_ABOUT = 0.95
 
 
 def tune_allocator() -> bool:
@@ -171,17 +169,13 @@ def release_memory(device: torch.device) -> None:
         torch.mps.empty_cache()
 
 
-def return_memory(most: int) -> int:
-    """Return free memory of the CPU to the system when about as much is held as ever, which is `most`; the new most.
+def return_memory() -> None:
+    """Return free memory of the CPU to the system, where it is glibc that keeps it.
 
-    What glibc keeps for later comes to lie in pieces, so that more and more is held for the same work.
+    What it keeps for later comes to lie in pieces, so that more and more would be held for the same work.
     """
-    if platform.libc_ver()[0] != "glibc":
-        return most
-    held = held_memory(torch.device("cpu"))
-    if held >= _ABOUT * most:
+    if platform.libc_ver()[0] == "glibc":
         ctypes.CDLL(None).malloc_trim(0)
-    return max(held, most)
 
 
 def begin_peak(device: torch.device) -> None:

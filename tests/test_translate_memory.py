@@ -82,15 +82,14 @@ def test_rows_that_leave_make_room_for_steps() -> None:
 
 
 @linux
-def test_free_memory_is_returned_when_as_much_is_held_as_ever() -> None:
-    """In a process of its own: what its allocator keeps goes back, unless the process has held more before."""
+def test_free_memory_is_returned() -> None:
+    """In a process of its own: what its allocator keeps goes back to the system."""
     code = (
         "import torch; from mtkit.runtime import held_memory, return_memory, tune_allocator\n"
-        "cpu = torch.device('cpu'); tune_allocator(); most = return_memory(0)\n"
+        "cpu = torch.device('cpu'); tune_allocator(); little = held_memory(cpu)\n"
         "rows = [torch.ones(250_000) for _ in range(100)]; last = torch.ones(1); del rows\n"
-        "full = held_memory(cpu); assert full > most + 90e6, (most, full)\n"
-        "assert return_memory(2 * full) == 2 * full and held_memory(cpu) > most + 90e6\n"
-        "assert return_memory(most) >= full - 1e6 and held_memory(cpu) < most + 20e6\n"
+        "assert held_memory(cpu) > little + 90e6\n"
+        "return_memory(); assert held_memory(cpu) < little + 20e6\n"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
