@@ -31,7 +31,7 @@ from mtkit.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 from mtkit.model.positions import Positions, Rotary
 from mtkit.model.transformer import Transformer
 
-_ROOM = 16  # steps that a buffer grows by
+_ROOM = 40  # steps that a buffer grows by
 
 
 class Embedding:
@@ -311,7 +311,7 @@ class PreparedTransformer:
         memory_BSD = self.encoder_norm(x_BSD)
         heads, width = self.decoder[0].maps.heads, memory_BSD.shape[2]
         # Most translations end within these steps, and memory for steps that are not reached is never touched.
-        room = source_BS.shape[1] * 5 // 4 + _ROOM
+        room = source_BS.shape[1] * 3 // 2 + _ROOM
         shape = (room, len(source_BS) * per_source, heads, width // heads)
         return PreparedState(
             per_source=per_source,
