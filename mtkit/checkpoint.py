@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from mtkit.errors import ModelError
-from mtkit.files import atomic_folder, atomic_write, sha256_file, write_json
+from mtkit.files import atomic_folder, atomic_write, give_usual_mode, sha256_file, write_json
 from mtkit.folders import (
     FORMAT_VERSION,
     HASHED_FILES,
@@ -165,6 +165,7 @@ def _save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
     """Write a safetensors file. Raises OSError where the system refuses, which safetensors reports as its own kind."""
     try:
         save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
+        give_usual_mode(path)
     except SafetensorError as error:
         found = _OS_ERROR.search(str(error))
         number = int(found[1]) if found else errno.EIO

@@ -122,7 +122,7 @@ def atomic_write(path: str | os.PathLike[str], mode: str = "w") -> Iterator[IO[A
             yield stream
             stream.flush()
             os.fsync(stream.fileno())
-        os.chmod(name, 0o666 & ~_umask())
+        give_usual_mode(name)
         os.replace(name, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):
@@ -177,6 +177,11 @@ def put_in_place(part: Path, path: Path) -> None:
     sync_folder(path.parent)
     if old is not None:
         shutil.rmtree(old, ignore_errors=True)
+
+
+def give_usual_mode(path: str | os.PathLike[str]) -> None:
+    """Let those read and write the file who may by the user's umask; temporary files are their owner's alone."""
+    os.chmod(path, 0o666 & ~_umask())
 
 
 def _umask() -> int:

@@ -58,6 +58,17 @@ def test_what_is_saved_is_what_is_loaded(tmp_path: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
 
 
+@pytest.mark.parametrize(("mask", "mode"), [(0o022, 0o644), (0o077, 0o600)])
+def test_who_may_read_a_checkpoint_is_the_umasks_word(tmp_path: Path, mask: int, mode: int) -> None:
+    """Weights were once their owner's alone, so that nobody else could translate with a model in a shared folder."""
+    before = os.umask(mask)
+    try:
+        folder = write(RunFolder(tmp_path), 7)
+    finally:
+        os.umask(before)
+    assert {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == dict.fromkeys(FILES, mode)
+
+
 def test_steps_are_those_of_whole_folders_in_order(tmp_path: Path) -> None:
     run = RunFolder(tmp_path)
     assert run.steps() == []
