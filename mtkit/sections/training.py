@@ -123,8 +123,8 @@ class Training(Section):
     )
     gradient_checkpointing: bool = Field(
         False,
-        description="Keep each layer's input alone for the backward pass and compute the rest again: less memory, about "
-        "a third more time, the same result",
+        description="Keep each layer's input alone for the backward pass and compute the rest again: less memory, "
+        "about a third more time, the same result",
     )
     compile: bool = Field(False, description="Compile the model with torch.compile; needs a C++ compiler on a CPU")
     device: str = Field("auto", pattern=r"^(auto|cpu|mps|cuda(:\d+)?)$", description="auto, cpu, cuda, cuda:N or mps")
