@@ -17,7 +17,7 @@ BadUtf8 = Literal["replace", "error"]
 
 _BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _CONTROL = re.compile("[\x01-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029]")
-_SHOWN = 5
+EXAMPLES = 5
 
 
 @dataclass(slots=True)
@@ -29,16 +29,21 @@ class Occurrences:
     """
 
     count: int = 0
-    first: list[int] = field(default_factory=list)
+    lines: list[int] = field(default_factory=list)
 
     def add(self, number: int) -> None:
         """Count line `number`."""
         self.count += 1
-        if len(self.first) < _SHOWN:
-            self.first.append(number)
+        if len(self.lines) < EXAMPLES:
+            self.lines.append(number)
+
+    def merge(self, later: "Occurrences") -> None:
+        """Add the counts of later lines; changes these."""
+        self.count += later.count
+        self.lines = (self.lines + later.lines)[:EXAMPLES]
 
     def __str__(self) -> str:
-        numbers = ", ".join(map(str, self.first)) + (", ..." if self.count > len(self.first) else "")
+        numbers = ", ".join(map(str, self.lines)) + (", ..." if self.count > len(self.lines) else "")
         return f"{self.count} line{'s' * (self.count != 1)}: {numbers}"
 
 

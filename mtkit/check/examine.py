@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from mtkit.check.scripts import WrongScript
-from mtkit.data.tally import Tally
+from mtkit.lines import Occurrences
 from mtkit.text.normalize import normalize
 
 NOTHING = 0
@@ -61,7 +61,7 @@ class Block:
 class SideFacts:
     """One side of a block. `characters` are lengths of normalised lines; `exact` and `loose` are their hashes."""
 
-    tallies: dict[str, Tally]
+    tallies: dict[str, Occurrences]
     words: int
     bytes: int
     characters: np.ndarray
@@ -70,7 +70,7 @@ class SideFacts:
 
     def tally(self, kind: str, line: int) -> None:
         """Count one line of a kind; changes the facts."""
-        self.tallies.setdefault(kind, Tally()).add(line)
+        self.tallies.setdefault(kind, Occurrences()).add(line)
 
 
 @dataclass(slots=True)
@@ -81,7 +81,7 @@ class BlockFacts:
     first_line: int
     source: SideFacts
     target: SideFacts
-    columns: Tally
+    columns: Occurrences
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ class Examiner:
     def __call__(self, block: Block) -> BlockFacts:
         """The facts of a block; the same in every process."""
         form = self._forms[block.corpus]
-        columns = Tally()
+        columns = Occurrences()
         if block.target is None:
             source, target = _split(block, form, columns)
         else:
@@ -125,7 +125,7 @@ class Examiner:
         )
 
 
-def _split(block: Block, form: CorpusForm, columns: Tally) -> tuple[list[bytes], list[bytes]]:
+def _split(block: Block, form: CorpusForm, columns: Occurrences) -> tuple[list[bytes], list[bytes]]:
     """The two columns of a TSV file; lines with too few are counted, and count as empty."""
     needed = max(form.source_column, form.target_column)
     sides: tuple[list[bytes], list[bytes]] = ([], [])

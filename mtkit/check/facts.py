@@ -7,8 +7,8 @@ import numpy as np
 
 from mtkit.check.examine import NOTHING, BlockFacts, SideFacts, pair_hashes
 from mtkit.check.slips import Slip, correlation, find_slips
-from mtkit.data.tally import EXAMPLES, Tally
 from mtkit.errors import DataError
+from mtkit.lines import EXAMPLES, Occurrences
 from mtkit.sections.data import Corpus
 
 LONG_TIMES, LONG_CHARACTERS = 10, 200
@@ -24,7 +24,7 @@ class Side:
 
     words: int = 0
     bytes: int = 0
-    tallies: dict[str, Tally] = field(default_factory=dict)
+    tallies: dict[str, Occurrences] = field(default_factory=dict)
     characters: np.ndarray = field(default_factory=lambda: np.empty(0, "<i4"))
     exact: np.ndarray = field(default_factory=lambda: np.empty(0, "<u8"))
     loose: np.ndarray = field(default_factory=lambda: np.empty(0, "<u8"))
@@ -44,7 +44,7 @@ class Side:
         self.words += facts.words
         self.bytes += facts.bytes
         for kind, tally in facts.tallies.items():
-            self.tallies.setdefault(kind, Tally()).merge(tally)
+            self.tallies.setdefault(kind, Occurrences()).merge(tally)
         self._parts.append((facts.characters, facts.exact, *((facts.loose,) if keep_loose else ())))
 
     def close(self) -> None:
@@ -109,17 +109,17 @@ class CorpusFacts:
     root: Path
     source: Side = field(default_factory=Side)
     target: Side = field(default_factory=Side)
-    columns: Tally = field(default_factory=Tally)
-    identical: Tally = field(default_factory=Tally)
-    half_blank: Tally = field(default_factory=Tally)
+    columns: Occurrences = field(default_factory=Occurrences)
+    identical: Occurrences = field(default_factory=Occurrences)
+    half_blank: Occurrences = field(default_factory=Occurrences)
     whole: bool = True
     error: DataError | None = None
     duplicates: Repeats | None = None
     repeated_sources: Repeats | None = None
     repeated_targets: Repeats | None = None
-    long_source: Tally = field(default_factory=Tally)
-    long_target: Tally = field(default_factory=Tally)
-    ratio: Tally = field(default_factory=Tally)
+    long_source: Occurrences = field(default_factory=Occurrences)
+    long_target: Occurrences = field(default_factory=Occurrences)
+    ratio: Occurrences = field(default_factory=Occurrences)
     slips: list[Slip] = field(default_factory=list)
     correlation: float = 0.0
     ratio_of_lengths: float = 0.0
@@ -195,7 +195,7 @@ def _longest_usual(characters: np.ndarray) -> float:
     return max(LONG_CHARACTERS, LONG_TIMES * float(np.median(real))) if len(real) else LONG_CHARACTERS
 
 
-def _tally(which: np.ndarray, first_line: int = 1) -> Tally:
+def _tally(which: np.ndarray, first_line: int = 1) -> Occurrences:
     """The lines at which an array is true."""
     lines = np.flatnonzero(which)
-    return Tally(len(lines), (lines[:EXAMPLES] + first_line).tolist())
+    return Occurrences(len(lines), (lines[:EXAMPLES] + first_line).tolist())

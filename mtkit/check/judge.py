@@ -11,7 +11,7 @@ from mtkit.check.leaks import FORMS, WHATS, Leak
 from mtkit.check.reading import paths_of
 from mtkit.check.scripts import expected_scripts, told
 from mtkit.check.slips import told as slips_told
-from mtkit.data.tally import Tally
+from mtkit.lines import Occurrences
 from mtkit.sections.data import Filters
 
 _MANY_IDENTICAL = 0.005  # names and numbers are the same in two languages; more than that is untranslated text
@@ -45,7 +45,7 @@ def _share(part: int, whole: int) -> str:
     return f"{part:,} of {whole:,} ({100 * part / max(1, whole):.2f} %)"
 
 
-def _places(facts: CorpusFacts, tally: Tally, side: str | None = None) -> list[Place]:
+def _places(facts: CorpusFacts, tally: Occurrences, side: str | None = None) -> list[Place]:
     return [Place(facts, line, side) for line in tally.lines]
 
 
@@ -110,8 +110,9 @@ def _of_side(facts: CorpusFacts, name: str, side: Side, language: str | None, fi
         found.append(warning(kind, which, message, remedy, tally.count, places))
     blank = side.count("empty") + side.count("blank")
     if blank:
-        tally = Tally(
-            blank, sorted(side.tallies.get("empty", Tally()).lines + side.tallies.get("blank", Tally()).lines)
+        tally = Occurrences(
+            blank,
+            sorted(side.tallies.get("empty", Occurrences()).lines + side.tallies.get("blank", Occurrences()).lines),
         )
         message = f"{_lines(blank)} without text: {side.count('empty'):,} empty, {side.count('blank'):,} of white space"
         message += f"; first line {tally.lines[0]:,}"

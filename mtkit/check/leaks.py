@@ -7,7 +7,7 @@ import numpy as np
 
 from mtkit.check.examine import NOTHING, BlockFacts, SideFacts, pair_hashes
 from mtkit.check.facts import CorpusFacts
-from mtkit.data.tally import EXAMPLES
+from mtkit.lines import EXAMPLES
 
 FORMS = ("exact", "loose")
 WHATS = ("pair", "source", "target")

@@ -12,10 +12,10 @@ from mtkit.check.facts import CorpusFacts
 from mtkit.check.findings import Texts
 from mtkit.check.gather import usable_cores
 from mtkit.data.encode import Chunk, Encoded, Encoder
-from mtkit.data.tally import Tally
 from mtkit.data.workers import encode_all
 from mtkit.errors import MtkitError, RecipeError
 from mtkit.initial import initial_model, starting_tokenizers
+from mtkit.lines import Occurrences
 from mtkit.recipe import Recipe
 from mtkit.stages import done, run_folder, tokenizer_inputs
 from mtkit.text.normalize import normalize
@@ -110,7 +110,7 @@ class CorpusTokens:
     pairs: int
     source: SideTokens = field(default_factory=SideTokens)
     target: SideTokens = field(default_factory=SideTokens)
-    dropped: dict[str, Tally] = field(default_factory=dict)
+    dropped: dict[str, Occurrences] = field(default_factory=dict)
     source_lengths: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
     target_lengths: np.ndarray = field(default_factory=lambda: np.empty(0, np.int64))
 
@@ -172,7 +172,7 @@ def _add(result: CorpusTokens, encoded: Encoded, tags: int) -> None:
     result.source.unknown += encoded.source_unknown
     result.target.unknown += encoded.target_unknown
     for reason, drop in encoded.dropped.items():
-        result.dropped.setdefault(reason, Tally()).merge(drop)
+        result.dropped.setdefault(reason, Occurrences()).merge(drop)
 
 
 def _measure(result: CorpusTokens, lines: np.ndarray, begin: int, encoded: Encoded, texts: Texts) -> None:

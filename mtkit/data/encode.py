@@ -10,8 +10,8 @@ import numpy as np
 from mtkit.data.corpus import Pair
 from mtkit.data.filters import reject
 from mtkit.data.shards import id_dtype
-from mtkit.data.tally import Tally
 from mtkit.ids import UNK
+from mtkit.lines import Occurrences
 from mtkit.sections.data import Filters
 from mtkit.text.tokenizer import Tokenizers
 from mtkit.text.words import WordMemory
@@ -40,7 +40,7 @@ class Encoded:
     source_lengths: np.ndarray
     target_lengths: np.ndarray
     line_numbers: np.ndarray
-    dropped: dict[str, Tally]
+    dropped: dict[str, Occurrences]
     source_unknown: int
     target_unknown: int
 
@@ -70,7 +70,7 @@ class Encoder:
         """Encode and filter a chunk; the same chunk gives the same arrays in every process."""
         source_rows, target_rows = [], []
         lines: list[int] = []
-        dropped: dict[str, Tally] = {}
+        dropped: dict[str, Occurrences] = {}
         tags = list(self.tag_ids)
         encoded = zip(
             chunk.sources,
@@ -92,7 +92,7 @@ class Encoder:
                 target_rows.append(target_ids)
                 lines.append(chunk.first_line + place)
             else:
-                dropped.setdefault(reason, Tally()).add(chunk.first_line + place)
+                dropped.setdefault(reason, Occurrences()).add(chunk.first_line + place)
         source_flat, source_lengths = _flatten(source_rows, self.dtype)
         target_flat, target_lengths = _flatten(target_rows, self.dtype)
         return Encoded(

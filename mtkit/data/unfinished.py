@@ -16,9 +16,9 @@ from typing import Any
 
 from mtkit.data.encode import Encoded
 from mtkit.data.report import ShardFile
-from mtkit.data.tally import Tally
 from mtkit.errors import DataError
 from mtkit.files import put_in_place, read_json, sha256_file, write_json
+from mtkit.lines import Occurrences
 
 NOTES = "unfinished"
 """The folder of the notes, in the folder of the shards."""
@@ -34,7 +34,7 @@ class Progress:
     target_tokens: int = 0
     source_unknown: int = 0
     target_unknown: int = 0
-    drops: dict[str, Tally] = field(default_factory=dict)
+    drops: dict[str, Occurrences] = field(default_factory=dict)
     shards: list[ShardFile] = field(default_factory=list)
 
     def add(self, encoded: Encoded) -> None:
@@ -46,12 +46,12 @@ class Progress:
         self.source_unknown += encoded.source_unknown
         self.target_unknown += encoded.target_unknown
         for reason, drop in encoded.dropped.items():
-            self.drops.setdefault(reason, Tally()).merge(drop)
+            self.drops.setdefault(reason, Occurrences()).merge(drop)
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Progress":
         """The progress that `asdict` gave."""
-        drops = {reason: Tally(**drop) for reason, drop in values["drops"].items()}
+        drops = {reason: Occurrences(**drop) for reason, drop in values["drops"].items()}
         return cls(**{**values, "drops": drops, "shards": [ShardFile(**shard) for shard in values["shards"]]})
 
 
