@@ -20,6 +20,9 @@ from mtkit.sections.search import Search
 
 _LOG = logging.getLogger(__name__)
 
+# Batches after which free memory goes back to the system: each time costs the next batch a tenth of its time or more.
+_RETURNING = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Batch:
@@ -58,25 +61,32 @@ class ModelEngine:
         self.model = model
         self.device = torch.device(device)
         self.dtype = dtype
+        self._searched = 0
 
     def search(
         self, batches: Iterable[Batch], config: Search, attention: bool
     ) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
-        """See Engine; in order. Between batches on a CPU, memory goes back to the system (`return_memory`)."""
+        """See Engine; in order."""
         for place, batch in enumerate(batches):
-            yield place, self._search(batch, config, attention)
-            if self.device.type == "cpu" and len(batch.rows) > 1:
-                return_memory()
+            yield place, self.search_batch(self.model, batch, config, attention)
 
-    def _search(self, batch: Batch, config: Search, attention: bool) -> list[list[Hypothesis]]:
-        """The hypotheses of each row. A batch that does not fit into memory is cut in halves, which changes no result.
+    def search_batch(self, model: SearchModel, batch: Batch, config: Search, attention: bool) -> list[list[Hypothesis]]:
+        """The hypotheses of each row by `model`, which is this engine's or a part of it.
 
-        Raises ModelError when a single sentence does not fit.
+        On a CPU, free memory goes back to the system now and then (`return_memory`). A batch that does not fit into
+        memory is cut in halves, which changes no result. Raises ModelError when a single sentence does not fit.
         """
+        found = self._search(model, batch, config, attention)
+        self._searched += 1
+        if self.device.type == "cpu" and self._searched % _RETURNING == 0:
+            return_memory()
+        return found
+
+    def _search(self, model: SearchModel, batch: Batch, config: Search, attention: bool) -> list[list[Hypothesis]]:
         try:
             with autocast(self.dtype, self.device):
                 return search(
-                    self.model,
+                    model,
                     padded(batch.rows).to(self.device),
                     config,
                     line_keys=batch.keys,
@@ -100,7 +110,7 @@ class ModelEngine:
             rows,
         )
         parts = [slice(0, rows // 2), slice(rows // 2, rows)]
-        return [row for part in parts for row in self._search(_part(batch, part), config, attention)]
+        return [row for part in parts for row in self._search(model, _part(batch, part), config, attention)]
 
 
 def _part(batch: Batch, part: slice) -> Batch:

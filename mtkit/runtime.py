@@ -15,8 +15,8 @@ from mtkit.errors import UsageError
 
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_MAX = -1, -2, -4
 
-# Of kernels, each 0.3 MB; a batch under way needs about 25 at each of its sizes, and comes back to few of them.
-_KERNELS = "64"
+# Of kernels, each 0.3 MB. A batch that shrinks by the sizes of search/sizes.py needs 5 at each of about 25, at most.
+_KERNELS = "128"
 
 
 def tune_allocator() -> bool:

@@ -38,8 +38,8 @@ class ShortlistEngine:
         for place, batch in enumerate(batches):
             ids_U = self.shortlist.union(batch.rows, batch.prefixes or ())
             model = narrowed(self.own.model, torch.from_numpy(ids_U).to(self.own.device))
-            engine = ModelEngine(model, self.own.device, self.own.dtype)
-            [(_, found)] = engine.search([replace(batch, prefixes=_inside(batch.prefixes, ids_U))], config, attention)
+            inside = replace(batch, prefixes=_inside(batch.prefixes, ids_U))
+            found = self.own.search_batch(model, inside, config, attention)
             for hypothesis in (one for hypotheses in found for one in hypotheses):
                 hypothesis.ids = ids_U[hypothesis.ids].tolist() if hypothesis.ids else []
             yield place, found

@@ -4,6 +4,7 @@ How a batch is searched is its engine's business (engine.py).
 """
 
 import logging
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +28,7 @@ from mtkit.search.ensemble import Ensemble
 from mtkit.search.mbr import choose
 from mtkit.search.penalties import length_penalty
 from mtkit.search.protocol import Hypothesis
+from mtkit.search.sizes import round_down
 from mtkit.sections.search import Beam, Greedy, Sampling, Search
 from mtkit.segment import joiner, split
 from mtkit.shortlist import load_shortlist
@@ -352,14 +354,41 @@ def _buffers(lines: Iterable[str | Line], search: Search, at_hand: bool) -> Iter
 
 
 def _batches(parts: list[tuple[_Job, int]], plan: _Plan) -> Iterator[list[tuple[_Job, int]]]:
-    """Cut parts, longest first, into batches within `batch_size` and `max_tokens`."""
+    """Cut parts, longest first, into batches within `batch_size` and `max_tokens`, each about as much work.
+
+    Three or more are a multiple of four, so that several workers come to the end together. How many there are does not
+    matter: with any number of workers the batches are the same, and so the results, to the last digit.
+    """
+    widths = [len(plan.tag_ids) + len(job.parts[index]) + 1 for job, index in parts]
     start = 0
-    while start < len(parts):
-        job, index = parts[start]
-        width = len(plan.tag_ids) + len(job.parts[index]) + 1
-        size = min(plan.search.lines.batch_size, plan.search.lines.max_tokens // width)
+    for size in batch_sizes(widths, plan.search.lines.batch_size, plan.search.lines.max_tokens):
         yield parts[start : start + size]
         start += size
+
+
+def batch_sizes(widths: Sequence[int], batch_size: int, max_tokens: int) -> list[int]:
+    """How many rows each batch has when rows of these widths, widest first, are cut evenly within both bounds.
+
+    >>> batch_sizes([9, 5, 5, 4, 4, 3, 3, 3], 8, 27)
+    [2, 2, 2, 2]
+    """
+    count = len(_sizes(widths, batch_size, max_tokens))
+    if count > 2:
+        count += -count % 4
+    budgets = range(max(widths, default=max_tokens), max_tokens + 1)
+    # The least budget of tokens that makes no more batches than that.
+    place = bisect_left(budgets, True, key=lambda budget: len(_sizes(widths, batch_size, budget)) <= count)
+    return _sizes(widths, batch_size, budgets[place])
+
+
+def _sizes(widths: Sequence[int], batch_size: int, max_tokens: int) -> list[int]:
+    """Each batch as large as the bounds allow and a size of search/sizes.py, but for the last one."""
+    sizes = []
+    start = 0
+    while start < len(widths):
+        sizes.append(min(round_down(min(batch_size, max_tokens // widths[start])), len(widths) - start))
+        start += sizes[-1]
+    return sizes
 
 
 def _alignment(attention: list[list[float]], start: int, end: int) -> list[tuple[int, int]]:

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from mtkit.model import kernels
-from mtkit.model.kernels import Int8Wide, Precision, Use, prepare, quantize
+from mtkit.model.kernels import Int8Wide, Packed, Plain, Precision, Use, prepare, quantize
 
 PRECISIONS = get_args(Precision)
 USES = get_args(Use)
@@ -36,15 +36,22 @@ def with_kernels(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize("use", USES)
 @pytest.mark.parametrize("biased", [True, False])
 @pytest.mark.parametrize("shape", [(1, 48), (70, 48), (3, 5, 48)])
+@pytest.mark.parametrize("outputs", [80, 3000])
 def test_equals_the_plain_product(
-    with_kernels: bool, precision: Precision, use: Use, biased: bool, shape: tuple[int, ...]
+    with_kernels: bool, precision: Precision, use: Use, biased: bool, shape: tuple[int, ...], outputs: int
 ) -> None:
-    weight, bias, x = numbers(80, 48, seed=2), numbers(80, seed=3) if biased else None, numbers(*shape)
+    weight, x = numbers(outputs, 48, seed=2), numbers(*shape)
+    bias = numbers(outputs, seed=3) if biased else None
     before = x.clone()
     y = prepare(weight, bias, precision, use)(x)
     assert y.dtype == torch.float32
     assert error(y, F.linear(x, weight, bias)) < TOLERANCES[precision]
     assert torch.equal(x, before)
+
+
+def test_small_matrices_are_not_packed() -> None:
+    assert isinstance(prepare(numbers(384, 128), None, "float32", "step"), Plain)
+    assert isinstance(prepare(numbers(512, 512), None, "float32", "step"), Packed)
 
 
 @pytest.mark.parametrize("use", USES)

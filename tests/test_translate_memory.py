@@ -100,4 +100,4 @@ def test_the_user_may_bound_the_caches_otherwise(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "")
     monkeypatch.delenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY")
     bound_kernel_caches()
-    assert (os.environ["LRU_CACHE_CAPACITY"], os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"]) == ("7", "64")
+    assert (os.environ["LRU_CACHE_CAPACITY"], os.environ["ONEDNN_PRIMITIVE_CACHE_CAPACITY"]) == ("7", "128")

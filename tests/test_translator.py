@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from conftest import TinyCorpus
@@ -16,12 +17,13 @@ from mtkit.engine import ModelEngine
 from mtkit.errors import DataError, ModelError, UsageError
 from mtkit.search.mbr import choose
 from mtkit.search.run import search as run_search
+from mtkit.search.sizes import round_down
 from mtkit.sections.search import Beam, Greedy, Lines, Rules, Sampling, Search
 from mtkit.text.normalize import normalize
 from mtkit.text.tokenizer import Tokenizers
 from mtkit.text.train import train
 from mtkit.translation import Line
-from mtkit.translator import Translator, hypothesis_count
+from mtkit.translator import Translator, batch_sizes, hypothesis_count
 
 LINES = st.lists(st.one_of(st.text(), st.text(" \t\u2028\u0085\v\f\r\0\ufeff▁"), st.text("ab .,"), st.just("")))
 
@@ -194,6 +196,32 @@ def test_batches_keep_to_their_limits_padding_included(
     assert translator.translate(lines, search) == [line.strip() for line in lines]
     shapes = translator.engine.model.shapes  # type: ignore[attr-defined]
     assert all(rows <= batch_size and rows * width <= max_tokens for rows, width in shapes)
+
+
+@given(
+    widths=st.lists(st.integers(1, 40), max_size=300).map(lambda widths: sorted(widths, reverse=True)),
+    batch_size=st.integers(2, 70),
+    max_tokens=st.integers(40, 400),
+)
+def test_batches_are_few_and_even(widths: list[int], batch_size: int, max_tokens: int) -> None:
+    """As many as full ones would be, up to a multiple of four, but each within a smaller share of the work."""
+    sizes = batch_sizes(widths, batch_size, max_tokens)
+    assert sum(sizes) == len(widths)
+    cells = [size * widths[start] for size, start in zip(sizes, np.cumsum([0, *sizes]).tolist(), strict=False)]
+    assert max(cells, default=0) <= max_tokens
+    assert max(sizes, default=0) <= batch_size
+    assert {*range(8), *(size << shift for shift in range(7) for size in range(4, 8))}.issuperset(sizes[:-1])
+    full, rest = 0, widths
+    while rest:
+        rest = rest[round_down(min(batch_size, max_tokens // rest[0])) :]
+        full += 1
+    assert len(sizes) <= (full if full < 3 else -(-full // 4) * 4)
+
+
+def test_batches_are_of_the_same_work() -> None:
+    """Full ones would be of 28, 28, 28 and 12. Of short lines, more make a batch."""
+    assert batch_sizes([3] * 96, 99, 90) == [24, 24, 24, 24]
+    assert batch_sizes([8] * 8 + [4] * 16 + [2] * 32 + [1] * 64, 99, 70) == [8, 16, 32, 64]
 
 
 # Lines too long for the model

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from mtkit.ids import PAD
 from mtkit.model.attention import MultiHeadAttention
-from mtkit.model.kernels import Int8Wide, LinearMap, Packed, Precision, Use, prepare, quantize
+from mtkit.model.kernels import Int8Wide, LinearMap, Packed, Plain, Precision, Use, prepare, quantize
 from mtkit.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 from mtkit.model.positions import Positions, Rotary
 from mtkit.model.transformer import Transformer
@@ -310,14 +310,15 @@ class PreparedTransformer:
             x_BSD = layer(x_BSD, mask_B11S, self.source_positions)
         memory_BSD = self.encoder_norm(x_BSD)
         heads, width = self.decoder[0].maps.heads, memory_BSD.shape[2]
-        # Most translations end within these steps, and memory for steps that are not reached is never touched.
+        # Most translations end within these steps, and memory for steps that are not reached is never touched. One block
+        # for all layers: the holes that several leave behind do not fit the next batch, and memory grows.
         room = source_BS.shape[1] * 3 // 2 + _ROOM
-        shape = (room, len(source_BS) * per_source, heads, width // heads)
+        shape = (len(self.decoder), 2, room, len(source_BS) * per_source, heads, width // heads)
         return PreparedState(
             per_source=per_source,
             cross=[layer.cross_maps.keys_values(memory_BSD, per_source) for layer in self.decoder],
             mask=mask_B11S if mask_B11S is None or per_source > 1 else mask_B11S[:, 0, 0].t()[:, :, None].contiguous(),
-            past=[Past(memory_BSD.new_empty(shape), memory_BSD.new_empty(shape)) for _ in self.decoder],
+            past=[Past(*keys_values) for keys_values in memory_BSD.new_empty(shape)],
             record_attention=attention,
         )
 
@@ -351,7 +352,7 @@ class PreparedTransformer:
         if isinstance(self.output, Int8Wide):
             few.output = self.output.rows(ids_U)
         else:
-            assert isinstance(self.output, Packed)
+            assert isinstance(self.output, Plain | Packed)
             assert self._rows_VD is not None, "prepared without narrowing"
             bias_V = self.output.bias_O
             few.output = prepare(

@@ -13,6 +13,7 @@ from mtkit.ids import BOS, EOS, PAD
 from mtkit.search.protocol import Hypothesis, SearchModel
 from mtkit.search.rank import best
 from mtkit.search.rules import Constraints
+from mtkit.search.sizes import round_up
 from mtkit.search.trace import Ends, Trace
 
 # Sentences leave the batch when this share of it can: leaving copies the state, staying computes for nothing.
@@ -83,23 +84,12 @@ def unroll(
 def staying(alive_B: Tensor, left: int) -> Tensor | None:
     """The places of the sentences that stay in the batch, in order; None: all do. `left` of them are alive.
 
-    Batches have few sizes, such as 64, 56, 48, 40, 32, 28 ... 8, 7, 6 ... 1: kernels that are made for each size (see
-    `runtime.bound_kernel_caches`) are then few and soon there. To make up such a size, sentences stay that have ended.
+    To make up one of the few sizes of sizes.py, sentences stay that have ended.
     """
-    size = _round_up(left)
+    size = round_up(left)
     if len(alive_B) - size < _LEAVING * len(alive_B):
         return None
     return alive_B.byte().sort(descending=True, stable=True).indices[:size].sort().values
-
-
-def _round_up(size: int) -> int:
-    """The least number from `size` on with three significant bits.
-
-    >>> [_round_up(size) for size in (7, 8, 9, 15, 17, 40, 41)]
-    [7, 8, 10, 16, 20, 40, 48]
-    """
-    spare = max(0, (size - 1).bit_length() - 3)
-    return -(-size >> spare) << spare
 
 
 def _ends(trace: Trace, limits_N: np.ndarray) -> Ends:
