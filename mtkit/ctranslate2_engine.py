@@ -87,7 +87,7 @@ class CTranslate2Engine:
         self._ids = {name: number for number, name in enumerate(self._targets)}
 
     def search(
-        self, batches: Iterable[Batch], config: Search, attention: bool
+        self, batches: Iterable[Batch], config: Search, attention: bool, scores: bool = True
     ) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
         """See Engine; in order. Without `attention` the log-probabilities of single tokens are NaN, their sum is not.
 

@@ -13,15 +13,12 @@ from torch import Tensor
 
 from mtkit.errors import ModelError
 from mtkit.ids import PAD
-from mtkit.runtime import autocast, is_out_of_memory, release_memory, return_memory
+from mtkit.runtime import autocast, is_out_of_memory, release_memory
 from mtkit.search.protocol import Hypothesis, SearchModel
 from mtkit.search.run import search
 from mtkit.sections.search import Search
 
 _LOG = logging.getLogger(__name__)
-
-# Batches after which free memory goes back to the system: each time costs the next batch a tenth of its time or more.
-_RETURNING = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +38,12 @@ class Engine(Protocol):
     """Searches batches, in this process or elsewhere."""
 
     def search(
-        self, batches: Iterable[Batch], config: Search, attention: bool
+        self, batches: Iterable[Batch], config: Search, attention: bool, scores: bool = True
     ) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
         """Yield, for every batch, its place among `batches` and the hypotheses of each of its rows, best first.
 
-        Results come in any order, each as soon as it is there. With `attention` every hypothesis has its own.
+        Results come in any order, each as soon as it is there. With `attention` every hypothesis has its own; without
+        `scores` its scores may be NaN.
         """
 
 
@@ -61,28 +59,22 @@ class ModelEngine:
         self.model = model
         self.device = torch.device(device)
         self.dtype = dtype
-        self._searched = 0
 
     def search(
-        self, batches: Iterable[Batch], config: Search, attention: bool
+        self, batches: Iterable[Batch], config: Search, attention: bool, scores: bool = True
     ) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
         """See Engine; in order."""
         for place, batch in enumerate(batches):
-            yield place, self.search_batch(self.model, batch, config, attention)
+            yield place, self.search_batch(self.model, batch, config, attention, scores)
 
-    def search_batch(self, model: SearchModel, batch: Batch, config: Search, attention: bool) -> list[list[Hypothesis]]:
+    def search_batch(
+        self, model: SearchModel, batch: Batch, config: Search, attention: bool, scores: bool
+    ) -> list[list[Hypothesis]]:
         """The hypotheses of each row by `model`, which is this engine's or a part of it.
 
-        On a CPU, free memory goes back to the system now and then (`return_memory`). A batch that does not fit into
-        memory is cut in halves, which changes no result. Raises ModelError when a single sentence does not fit.
+        A batch that does not fit into memory is cut in halves, which changes no result. Raises ModelError when a single
+        sentence does not fit.
         """
-        found = self._search(model, batch, config, attention)
-        self._searched += 1
-        if self.device.type == "cpu" and self._searched % _RETURNING == 0:
-            return_memory()
-        return found
-
-    def _search(self, model: SearchModel, batch: Batch, config: Search, attention: bool) -> list[list[Hypothesis]]:
         try:
             with autocast(self.dtype, self.device):
                 return search(
@@ -92,6 +84,7 @@ class ModelEngine:
                     line_keys=batch.keys,
                     prefixes=batch.prefixes,
                     attention=attention,
+                    scores=scores,
                 )
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
@@ -109,8 +102,8 @@ class ModelEngine:
             "search.lines.max_tokens bound them)",
             rows,
         )
-        parts = [slice(0, rows // 2), slice(rows // 2, rows)]
-        return [row for part in parts for row in self._search(model, _part(batch, part), config, attention)]
+        parts = [_part(batch, part) for part in (slice(0, rows // 2), slice(rows // 2, rows))]
+        return [row for part in parts for row in self.search_batch(model, part, config, attention, scores)]
 
 
 def _part(batch: Batch, part: slice) -> Batch:

@@ -25,6 +25,9 @@ from mtkit.errors import MtkitError, UsageError
 from mtkit.search.protocol import Hypothesis
 from mtkit.sections.search import Search
 
+_Wish = tuple[Search, bool, bool]
+"""What `Engine.search` takes besides the batches."""
+
 _IN_HAND = 2  # batches of a worker: one at work, one waiting
 
 
@@ -47,18 +50,18 @@ class PoolEngine:
         self._searches = 0
 
     def search(
-        self, batches: Iterable[Batch], config: Search, attention: bool
+        self, batches: Iterable[Batch], config: Search, attention: bool, scores: bool = True
     ) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
         """See Engine. Raises what a worker raises, and MtkitError when one is killed."""
         rest = iter(batches)
         first = list(islice(rest, 2))
         if len(first) < 2 or self.workers == 1:
-            yield from self.own.search(chain(first, rest), config, attention)
+            yield from self.own.search(chain(first, rest), config, attention, scores)
             return
         if not self._processes:
             self._start()
         self._searches += 1
-        yield from self._hand_out(enumerate(chain(first, rest)), config, attention)
+        yield from self._hand_out(enumerate(chain(first, rest)), (config, attention, scores))
 
     def close(self) -> None:
         """End the processes."""
@@ -69,12 +72,12 @@ class PoolEngine:
         self._processes, self._pipes = [], []
 
     def _hand_out(
-        self, batches: Iterator[tuple[int, Batch]], config: Search, attention: bool
+        self, batches: Iterator[tuple[int, Batch]], wish: _Wish
     ) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
         """Keep every worker in work until there are no more batches; yield the answers."""
         owed = dict.fromkeys(self._pipes, 0)
         for pipe in self._pipes * _IN_HAND:
-            owed[pipe] += self._send(pipe, batches, config, attention)
+            owed[pipe] += self._send(pipe, batches, wish)
         while any(owed.values()):
             for ready in wait([pipe for pipe, count in owed.items() if count]):
                 assert isinstance(ready, Connection)
@@ -83,14 +86,14 @@ class PoolEngine:
                     continue  # of a search that was left before its end
                 if isinstance(answer, BaseException):
                     raise answer
-                owed[ready] += self._send(ready, batches, config, attention) - 1
+                owed[ready] += self._send(ready, batches, wish) - 1
                 yield place, answer
 
-    def _send(self, pipe: Connection, batches: Iterator[tuple[int, Batch]], config: Search, attention: bool) -> int:
+    def _send(self, pipe: Connection, batches: Iterator[tuple[int, Batch]], wish: _Wish) -> int:
         """Hand the next batch to a worker; returns how many there was, 0 or 1."""
         for place, batch in batches:
             with contextlib.suppress(BrokenPipeError):  # the worker has died; _receive tells
-                pipe.send((self._searches, place, batch, config, attention))
+                pipe.send((self._searches, place, batch, wish))
             return 1
         return 0
 
@@ -139,15 +142,15 @@ def _serve(engine: Engine, pipe: Connection, others: list[Connection]) -> None:
     threading.Thread(target=_send_all, args=(answers, pipe), daemon=True).start()
     while True:
         try:
-            number, place, batch, config, attention = pipe.recv()
+            number, place, batch, wish = pipe.recv()
         except (EOFError, ConnectionResetError):
             os._exit(0)
-        answers.put((number, place, _answer(engine, batch, config, attention)))
+        answers.put((number, place, _answer(engine, batch, wish)))
 
 
-def _answer(engine: Engine, batch: Batch, config: Search, attention: bool) -> list[list[Hypothesis]] | Exception:
+def _answer(engine: Engine, batch: Batch, wish: _Wish) -> list[list[Hypothesis]] | Exception:
     try:
-        [(_, found)] = engine.search([batch], config, attention)
+        [(_, found)] = engine.search([batch], *wish)
         return found
     except MtkitError as error:
         return error

@@ -22,6 +22,7 @@ class _Order:
     batch: Batch | None
     config: Search
     attention: bool
+    scores: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,18 +46,20 @@ class RankedEngine:
         self.ranks = ranks
 
     def search(
-        self, batches: Iterable[Batch], config: Search, attention: bool
+        self, batches: Iterable[Batch], config: Search, attention: bool, scores: bool = True
     ) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
         """See Engine; in order. Raises what a rank has raised, naming the rank."""
         stream, place = iter(batches), 0
         while several := list(islice(stream, self.ranks.world)):
-            for found in self._round(several, config, attention):
+            for found in self._round(several, config, attention, scores):
                 yield place, found
                 place += 1
 
-    def _round(self, batches: Sequence[Batch], config: Search, attention: bool) -> list[list[list[Hypothesis]]]:
+    def _round(
+        self, batches: Sequence[Batch], config: Search, attention: bool, scores: bool
+    ) -> list[list[list[Hypothesis]]]:
         idle = [None] * (self.ranks.world - len(batches))
-        orders = [_Order(batch, config, attention) for batch in (*batches, *idle)]
+        orders = [_Order(batch, config, attention, scores) for batch in (*batches, *idle)]
         own = self._answer(self.ranks.hand_out(orders))
         answers = self.ranks.hand_in(own)
         assert answers is not None
@@ -75,7 +78,7 @@ class RankedEngine:
         if order.batch is None:
             return None
         try:
-            ((_, found),) = self.own.search([order.batch], order.config, order.attention)
+            ((_, found),) = self.own.search([order.batch], order.config, order.attention, order.scores)
         except MtkitError as error:
             return error
         return found

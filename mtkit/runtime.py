@@ -169,15 +169,6 @@ def release_memory(device: torch.device) -> None:
         torch.mps.empty_cache()
 
 
-def return_memory() -> None:
-    """Return free memory of the CPU to the system, where it is glibc that keeps it.
-
-    What it keeps for later comes to lie in pieces, so that more and more would be held for the same work.
-    """
-    if platform.libc_ver()[0] == "glibc":
-        ctypes.CDLL(None).malloc_trim(0)
-
-
 def begin_peak(device: torch.device) -> None:
     """Give memory that is not in use back to the system, and let `peak_held_memory` begin anew from here."""
     gc.collect()

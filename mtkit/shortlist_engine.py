@@ -32,14 +32,14 @@ class ShortlistEngine:
         self.shortlist = shortlist
 
     def search(
-        self, batches: Iterable[Batch], config: Search, attention: bool
+        self, batches: Iterable[Batch], config: Search, attention: bool, scores: bool = True
     ) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
         """See Engine; in order."""
         for place, batch in enumerate(batches):
             ids_U = self.shortlist.union(batch.rows, batch.prefixes or ())
             model = narrowed(self.own.model, torch.from_numpy(ids_U).to(self.own.device))
             inside = replace(batch, prefixes=_inside(batch.prefixes, ids_U))
-            found = self.own.search_batch(model, inside, config, attention)
+            found = self.own.search_batch(model, inside, config, attention, scores)
             for hypothesis in (one for hypotheses in found for one in hypotheses):
                 hypothesis.ids = ids_U[hypothesis.ids].tolist() if hypothesis.ids else []
             yield place, found

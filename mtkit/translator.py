@@ -53,6 +53,7 @@ class _Plan:
     tag_ids: list[int]
     limit: int
     details: bool
+    scores: bool
     on_batch: Callable[[int], None]
 
 
@@ -143,7 +144,7 @@ class Translator:
         if isinstance(lines, str):
             raise UsageError("translate takes a list of lines, and was given one string", "write translate([line])")
         results = []
-        for translation in self.translate_stream(lines, search):
+        for translation in self.translate_stream(lines, search, scores=False):
             if translation.cut_tokens:
                 _LOG.warning("line %d: its last %d tokens were cut off", translation.number, translation.cut_tokens)
             results.append(translation.text)
@@ -157,6 +158,7 @@ class Translator:
         *,
         tags: Sequence[str] = (),
         details: bool = False,
+        scores: bool = True,
         on_batch: Callable[[int], None] = lambda lines: None,
         at_hand: bool = False,
     ) -> Iterator[Translation]:
@@ -166,13 +168,14 @@ class Translator:
         makes `buffer_size` hypotheses; a buffer is sorted by length, cut into batches and answered before the next one
         is read. Where the lines are all `at_hand`, as in a file or a sequence, the first buffer is a whole one. With
         `batch_size` 1 each line is answered before the next one is read. `tags` are user-defined symbols
-        put before every source; `details` asks for tokens, source pieces and alignments; `on_batch` is called with the
-        number of lines that became complete, once for the blank ones of a buffer and after every batch.
+        put before every source; `details` asks for tokens, source pieces and alignments; without `scores` all
+        scores and log-probabilities may be NaN, which makes greedy search quicker; `on_batch` is called with the number
+        of lines that became complete, once for the blank ones of a buffer and after every batch.
 
         Raises UsageError or ModelError at once for a search or tags that do not fit the model. Raises DataError for a
         long line under `on_long: error`, before anything of its buffer is yielded.
         """
-        plan = self._plan(search, tags, details, on_batch)
+        plan = self._plan(search, tags, details, scores, on_batch)
         return self._stream(_buffers(lines, plan.search, at_hand or isinstance(lines, Sequence)), plan)
 
     def refuse_long(
@@ -192,6 +195,7 @@ class Translator:
         search: Search | None,
         tags: Sequence[str],
         details: bool = False,
+        scores: bool = True,
         on_batch: Callable[[int], None] = lambda lines: None,
     ) -> _Plan:
         """The plan of a call. Raises UsageError or ModelError when it does not fit the model."""
@@ -209,7 +213,7 @@ class Translator:
                 f"{len(tag_ids)} tags leave no room for text within {most} source tokens",
                 "give fewer tags, or raise search.lines.max_source_length (and max_tokens)",
             )
-        return _Plan(search, tag_ids, most - len(tag_ids), details, on_batch)
+        return _Plan(search, tag_ids, most - len(tag_ids), details, scores, on_batch)
 
     def _stream(self, buffers: Iterable[list[Line]], plan: _Plan) -> Iterator[Translation]:
         first = 1
@@ -251,7 +255,7 @@ class Translator:
         yield from self._ready(waiting, plan)
         batches = list(_batches(parts, plan))
         work = (self._work(batch, plan) for batch in batches)
-        for place, found in self.engine.search(work, plan.search, plan.details):
+        for place, found in self.engine.search(work, plan.search, plan.details, plan.scores):
             self._put(batches[place], found, plan)
             plan.on_batch(len({job.number for job, _ in batches[place] if job.done}))
             yield from self._ready(waiting, plan)

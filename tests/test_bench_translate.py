@@ -93,12 +93,19 @@ def test_columns_are_aligned() -> None:
 
 
 def test_beam_size_1_is_greedy_and_the_rest_is_the_recipes(tiny_corpus: TinyCorpus) -> None:
-    search = {"method": "beam", "beam_size": 4, "n_best": 2, "length_penalty": 0.6, "rules": {"max_length": 77}}
+    search = {
+        "method": "beam",
+        "beam_size": 4,
+        "n_best": 2,
+        "length_penalty": 0.6,
+        "patience": 2,
+        "rules": {"max_length": 77},
+    }
     recipe = tiny_corpus.recipe(search=search)
     greedy, beam = search_of(recipe, 1), search_of(recipe, 3)
     assert isinstance(greedy, Greedy)
     assert isinstance(beam, Beam)
-    assert (beam.beam_size, beam.n_best, beam.length_penalty) == (3, 1, 0.6)
+    assert (beam.beam_size, beam.n_best, beam.length_penalty, beam.patience) == (3, 1, 0.6, 2)
     assert greedy.rules == beam.rules == recipe.search.rules
 
 

@@ -571,7 +571,7 @@ def test_max_tokens_and_batch_size_bound_the_batches(run: Run, monkeypatch: pyte
     assert [rows for rows, _ in shapes] == [20]
     shapes.clear()
     run("--method", "greedy", "--workers", 1, "--batch-size", 8, stdin=stdin)
-    assert [rows for rows, _ in shapes] == [8, 8, 4]  # buffers of 8 and 16 lines
+    assert [rows for rows, _ in shapes] == [8, 6, 6]  # buffers of 8 and 16 lines
     shapes.clear()
     run("--method", "greedy", "--workers", 1, "--max-tokens", 30, stdin=stdin)
     assert max(rows * width for rows, width in shapes) <= 30

@@ -80,7 +80,7 @@ class Failing:
     def __init__(self, deed: Any) -> None:
         self.deed = deed
 
-    def search(self, batches: Any, config: Any, attention: bool) -> Iterator[Any]:
+    def search(self, batches: Any, config: Any, attention: bool, scores: bool = True) -> Iterator[Any]:
         for place, _ in enumerate(batches):
             self.deed()
             yield place, [[]]
@@ -113,7 +113,7 @@ def test_long_batches_and_long_answers_do_not_wait_for_each_other() -> None:
     """Each longer than a pipe holds."""
 
     class Echo:
-        def search(self, batches: Any, config: Any, attention: bool) -> Iterator[Any]:
+        def search(self, batches: Any, config: Any, attention: bool, scores: bool = True) -> Iterator[Any]:
             for place, batch in enumerate(batches):
                 yield place, list(batch.rows)
 

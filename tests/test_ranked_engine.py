@@ -87,7 +87,7 @@ def fails(*_):
         {deed}
     return real(*_)
 
-real, ModelEngine._search = ModelEngine._search, fails
+real, ModelEngine.search_batch = ModelEngine.search_batch, fails
 """
 
 
@@ -165,7 +165,7 @@ class FakeRanks(Ranks):
 class Own:
     """An engine that only says which batch it was given."""
 
-    def search(self, batches: Any, config: Any, attention: bool) -> Any:
+    def search(self, batches: Any, config: Any, attention: bool, scores: bool = True) -> Any:
         for place, batch in enumerate(batches):
             yield place, [f"found {batch.keys}"]
 

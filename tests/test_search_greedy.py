@@ -1,5 +1,7 @@
 """Greedy search, and the loop that it shares with sampling."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -38,6 +40,11 @@ def test_equals_plain_greedy_search(kind, seed, sources, ngram, penalty, least, 
         torch.testing.assert_close(
             torch.tensor(hypothesis.attention), torch.tensor(path.attention), atol=1e-4, rtol=1e-4
         )
+    unscored = search(model, pad(sources), Greedy(method="greedy", rules=rules), attention=True, scores=False)
+    for [one], [other] in zip(found, unscored, strict=True):
+        assert (one.ids, one.finished, one.attention) == (other.ids, other.finished, other.attention)
+        assert len(one.token_log_probabilities) == len(other.token_log_probabilities)
+        assert all(map(math.isnan, [other.score, other.log_probability, *other.token_log_probabilities]))
 
 
 def test_ended_sentences_leave_the_batch():
@@ -84,8 +91,10 @@ def test_no_sentences():
     assert search(TableModel(8, seed=1), torch.zeros(0, 3, dtype=torch.long), GREEDY) == []
 
 
-def test_a_damaged_model_is_reported():
+@pytest.mark.parametrize("scores", [True, False])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_damaged_model_is_reported(scores, value):
     model = TableModel(8, seed=1)
-    model.table[:] = float("nan")
+    model.table[:] = value
     with pytest.raises(ModelError, match="no finite probability"):
-        search(model, pad([[4, 5]]), GREEDY)
+        search(model, pad([[4, 5]]), GREEDY, scores=scores)

@@ -48,14 +48,14 @@ class Own:
 
     def translate(self, lines: Sequence[str], search: Search) -> tuple[list[str], int]:
         """See Subject."""
-        found = list(self._translator.translate_stream(lines, search))
+        found = list(self._translator.translate_stream(lines, search, scores=False))
         return [one.text for one in found], sum(one.hypotheses[0].length for one in found)
 
     def seconds_of_lines(self, lines: Sequence[str], search: Search) -> list[float]:
         """See Subject. With a batch size of 1 a line is answered before the next one is read."""
         alone = search.model_copy(update={"lines": search.lines.model_copy(update={"batch_size": 1})})
         seconds, began = [], time.perf_counter()
-        for _ in self._translator.translate_stream(lines, alone):
+        for _ in self._translator.translate_stream(lines, alone, scores=False):
             now = time.perf_counter()
             seconds.append(now - began)
             began = now
@@ -116,6 +116,7 @@ def ctranslate2_options(search: Search, encoded: Sequence[Sequence[int]]) -> dic
     return {
         "beam_size": search.beam_size if isinstance(search, Beam) else 1,
         "length_penalty": search.length_penalty if isinstance(search, Beam) else 0.0,
+        "patience": max(1.0, search.patience) if isinstance(search, Beam) else 1.0,
         "max_decoding_length": max(1, min(rules.max_length, most)),
         "min_decoding_length": rules.min_length,
         "max_input_length": 0,

@@ -200,7 +200,7 @@ def search_of(recipe: Recipe, beam_size: int) -> Greedy | Beam:
     own = recipe.search
     if beam_size == 1:
         return Greedy(method="greedy", rules=own.rules, lines=own.lines)
-    kept = {"length_penalty", "length_normalization"} if isinstance(own, Beam) else set()
+    kept = {"length_penalty", "length_normalization", "patience"} if isinstance(own, Beam) else set()
     return Beam(beam_size=beam_size, rules=own.rules, lines=own.lines, **own.model_dump(include=kept))
 
 

@@ -126,6 +126,7 @@ class Versus:
                 + "; ".join(f"{_TITLES[engine]} {', '.join(self.tried[engine])}" for engine in ENGINES)
                 + f"; batches of {', '.join(map(str, BUDGETS))} source tokens",
                 f"memory: the most that a fresh process and its workers held{torch}",
+                "both end a beam search by count (search.patience, 1 where the recipe has 0)",
             ]
         )
 
@@ -193,7 +194,7 @@ def bench_versus(
     ctranslate2 = require_ctranslate2()
     weights, home = find_model(wish.model)
     recipe = Recipe.load(home / RECIPE_FILE)
-    searches = [search_of(recipe, beam_size) for beam_size in wish.beam_sizes]
+    searches = [_by_count(search_of(recipe, beam_size)) for beam_size in wish.beam_sizes]
     for search in searches:
         refuse(search)
     _refuse_precisions(wish.precisions, ctranslate2.get_supported_compute_types("cpu"))
@@ -221,6 +222,13 @@ def bench_versus(
         tried={engine: [f"{workers} x {threads}" for workers, threads in splits(engine, cores)] for engine in ENGINES},
         duels=duels,
     )
+
+
+def _by_count(search: Greedy | Beam) -> Greedy | Beam:
+    """The search with a patience, as CTranslate2 has no other rule to end a beam search: by default 1, its quickest."""
+    if isinstance(search, Beam) and search.patience == 0:
+        return search.model_copy(update={"patience": 1.0})
+    return search
 
 
 def _refuse_precisions(wanted: Sequence[str], there: set[str]) -> None:

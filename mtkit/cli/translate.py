@@ -169,9 +169,14 @@ def translate(
                 output.refuse_closed()
                 progress(done)
 
-            details = as_json or alignments
             stream = translator.translate_stream(
-                lines, search, tags=tags, details=details, on_batch=on_batch, at_hand=_is_file(input_path)
+                lines,
+                search,
+                tags=tags,
+                details=as_json or alignments,
+                scores=render is not text_line,
+                on_batch=on_batch,
+                at_hand=_is_file(input_path),
             )
             _write(stream, output, render, reader, Tally(hypothesis_count(search)))
 

@@ -310,8 +310,8 @@ class PreparedTransformer:
             x_BSD = layer(x_BSD, mask_B11S, self.source_positions)
         memory_BSD = self.encoder_norm(x_BSD)
         heads, width = self.decoder[0].maps.heads, memory_BSD.shape[2]
-        # Most translations end within these steps, and memory for steps that are not reached is never touched. One block
-        # for all layers: the holes that several leave behind do not fit the next batch, and memory grows.
+        # Most translations end within these steps, and memory for steps that are not reached is never touched. One
+        # block for all layers: the holes that several leave behind do not fit the next batch, and memory grows.
         room = source_BS.shape[1] * 3 // 2 + _ROOM
         shape = (len(self.decoder), 2, room, len(source_BS) * per_source, heads, width // heads)
         return PreparedState(

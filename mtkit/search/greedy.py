@@ -3,6 +3,7 @@
 Shapes: B sentences, S source length, K rows a sentence, N = B * K, V vocabulary, T steps.
 """
 
+import math
 from typing import Protocol
 
 import numpy as np
@@ -41,15 +42,34 @@ class Likeliest:
         """Nothing to keep."""
 
 
-def greedy(model: SearchModel, source_BS: Tensor, constraints: Constraints, attention: bool) -> list[list[Hypothesis]]:
-    """One hypothesis a sentence, the same as of a beam of 1 with length_penalty 0."""
-    return unroll(model, source_BS, 1, constraints, Likeliest(), attention)
+def greedy(
+    model: SearchModel, source_BS: Tensor, constraints: Constraints, attention: bool, scores: bool = True
+) -> list[list[Hypothesis]]:
+    """One hypothesis a sentence, the same as of a beam of 1 with length_penalty 0.
+
+    Without `scores` the likeliest token is found among the logits, which spares the softmax, and scores and
+    log-probabilities are NaN.
+    """
+    found = unroll(model, source_BS, 1, constraints, Likeliest(), attention, scores)
+    if not scores:
+        for [hypothesis] in found:
+            hypothesis.score = hypothesis.log_probability = math.nan
+            hypothesis.token_log_probabilities = [math.nan] * len(hypothesis.token_log_probabilities)
+    return found
 
 
 def unroll(
-    model: SearchModel, source_BS: Tensor, per_source: int, constraints: Constraints, choose: Chooser, attention: bool
+    model: SearchModel,
+    source_BS: Tensor,
+    per_source: int,
+    constraints: Constraints,
+    choose: Chooser,
+    attention: bool,
+    probabilities: bool = True,
 ) -> list[list[Hypothesis]]:
     """per_source hypotheses a sentence, in the order of the rows; their score is the sum of what `choose` was shown.
+
+    That is log-probabilities or, without `probabilities`, what ranks the tokens in the same way.
 
     A row that has ended still steps, its choices unread, until its sentence leaves the batch.
     """
@@ -59,7 +79,8 @@ def unroll(
     ids_N = torch.full_like(limits_N, BOS)
     alive_N = torch.ones_like(limits_N, dtype=torch.bool)
     for step in range(constraints.longest):
-        scores = constraints.score(model.step(ids_N, state))
+        logits_NV = model.step(ids_N, state)
+        scores = constraints.score(logits_NV) if probabilities else constraints.rank(logits_NV)
         ids_N = choose(scores.search_NV, step)
         trace.append(scores.step(ids_N, state.attention_NS if attention else None))
         alive_N &= ids_N != EOS

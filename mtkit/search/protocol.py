@@ -56,7 +56,7 @@ class Hypothesis:
     includes the repetition penalty. `log_probability` and `token_log_probabilities` are the model's own (log-softmax of
     its logits, before any rule), so force-decoding the same tokens gives them again; EOS counts when `finished`.
     `finished` is False for a hypothesis cut at the length limit. `attention` has a row for each token (and EOS), a
-    column for each source token (and EOS).
+    column for each source token (and EOS). Scores and log-probabilities that were not asked for may be NaN.
     """
 
     ids: list[int]

@@ -103,11 +103,18 @@ class Constraints:
             model_NV = torch.log_softmax(logits_NV, 1)
             penalize_repetition_(logits_NV, self._produced_NT, self.rules.repetition_penalty)
         search_NV = _log_softmax_(logits_NV)
-        if self._forced_NT is None or self.step >= self._forced_NT.size(1):
-            self._forbid_(search_NV)
-        else:
-            self._force_(search_NV, self._forced_NT[:, self.step, None])
+        self._apply_(search_NV)
         return Scores(search_NV, search_NV if model_NV is None else model_NV)
+
+    def rank(self, logits_NV: Tensor) -> Scores:
+        """Numbers that rank the next tokens of each row as `score` does; overwrites the logits.
+
+        They are the logits themselves, -inf where a token is forbidden, unless a rule needs their probabilities.
+        """
+        if self.rules.repetition_penalty != 1.0:
+            return self.score(logits_NV)
+        self._apply_(logits_NV)
+        return Scores(logits_NV, logits_NV)
 
     def at_limit(self) -> Tensor | None:
         """True for rows whose hypothesis the token being chosen now will fill up; None when there is no such row."""
@@ -127,6 +134,13 @@ class Constraints:
             self.most_N, self._least_N = self.most_N[rows_N], self._least_N[rows_N]
             if self._forced_NT is not None:
                 self._forced_NT = self._forced_NT[rows_N]
+
+    def _apply_(self, search_NV: Tensor) -> None:
+        """Forbid what the rules forbid now (changes the scores)."""
+        if self._forced_NT is None or self.step >= self._forced_NT.size(1):
+            self._forbid_(search_NV)
+        else:
+            self._force_(search_NV, self._forced_NT[:, self.step, None])
 
     def _force_(self, search_NV: Tensor, forced_N1: Tensor) -> None:
         """Forbid all but the forced token, or where there is none (-1) what `_forbid_` does (changes the scores)."""

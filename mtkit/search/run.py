@@ -25,12 +25,14 @@ def search(
     line_keys: Sequence[int] | None = None,
     prefixes: Prefixes | None = None,
     attention: bool = False,
+    scores: bool = True,
 ) -> list[list[Hypothesis]]:
     """The hypotheses of each sentence, best first: one (greedy), n_best (beam) or all samples (sampling).
 
     `source_BS` is padded with PAD on the right, each row ends with EOS before the padding. `line_keys` key the noise of
     sampling, one integer a sentence; by default the sentence's place in the batch. `prefixes` are token ids that the
-    hypotheses of each sentence must begin with. `attention` asks for the attention of every hypothesis.
+    hypotheses of each sentence must begin with. `attention` asks for the attention of every hypothesis. Without
+    `scores` greedy search is quicker, and leaves them NaN.
 
     A hypothesis does not depend on the other sentences of the batch, as far as the model's arithmetic does not. Beam
     returns fewer than n_best only where the rules allow no more. Raises UsageError for a prefix longer than
@@ -41,7 +43,7 @@ def search(
     match config:
         case Greedy():
             constraints = Constraints(config.rules, source_BS, 1, prefixes)
-            return greedy(model, source_BS, constraints, attention)
+            return greedy(model, source_BS, constraints, attention, scores)
         case Beam():
             constraints = Constraints(config.rules, source_BS, config.beam_size, prefixes)
             return beam(model, source_BS, config, constraints, attention)
