@@ -32,10 +32,13 @@ from mtkit.recipe import Recipe
 from mtkit.sections.search import Beam, Greedy
 from mtkit.text.tokenizer import Tokenizers
 
-BUDGETS = (512, 1024, 2048, 4096)
+BUDGETS = (512, 1024, 2048, 4096, 8192)
 """Source tokens of a batch that are tried."""
 
 TRIED_LINES = 300
+"""So many lines are tried, or as many as `TRIED_SECONDS` are enough for where that is more."""
+
+TRIED_SECONDS = 2.0
 
 ENGINES: tuple[Engine, Engine] = ("mtkit", "ctranslate2")
 _TITLES = {"mtkit": "mtkit", "ctranslate2": "CTranslate2"}
@@ -122,7 +125,7 @@ class Versus:
                 f"{self.text}: {self.lines:,} lines{left_out}, {self.rounds} rounds in turn, text in to text out; "
                 f"tokens with ends; {self.latency_lines:,} lines one by one; {self.cores} cores; CTranslate2 "
                 f"{self.ctranslate2_version}",
-                f"the best of what was tried on {self.tried_lines:,} lines: workers x threads "
+                f"the best of what was tried on {self.tried_lines:,} lines or more: workers x threads "
                 + "; ".join(f"{_TITLES[engine]} {', '.join(self.tried[engine])}" for engine in ENGINES)
                 + f"; batches of {', '.join(map(str, BUDGETS))} source tokens",
                 f"memory: the most that a fresh process and its workers held{torch}",
@@ -324,14 +327,17 @@ def _model_bytes(place: _Place, engine: Engine, precision: str) -> int:
 
 
 def _best_setting(place: _Place, engine: Engine, precision: str, search: Greedy | Beam) -> tuple[int, int, int]:
-    """Workers, threads and tokens of a batch with which the first lines take the least time."""
+    """Workers, threads and tokens of a batch with which the first lines take the least time each."""
     found: dict[tuple[int, int, int], float] = {}
     for workers, threads in splits(engine, place.cores):
         with MeasuredProcess(place.setup(engine, precision, workers, threads)) as process:
-            process.translate(place.task(search, BUDGETS[0], lines=place.tried_lines))  # a warm-up
+            few = place.task(search, BUDGETS[1], lines=place.tried_lines)
+            process.translate(few)  # a warm-up
+            most = int(place.tried_lines * TRIED_SECONDS / process.translate(few).seconds)
+            lines = min(len(place.text.lines), max(place.tried_lines, most))
             for _ in range(2):
                 for budget in BUDGETS:
-                    took = process.translate(place.task(search, budget, lines=place.tried_lines)).seconds
+                    took = process.translate(place.task(search, budget, lines=lines)).seconds / lines
                     key = (workers, threads, budget)
                     found[key] = min(took, found.get(key, took))
     return min(found, key=lambda key: found[key])

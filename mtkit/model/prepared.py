@@ -82,12 +82,21 @@ class Block:
         return self.outer(self.activation(self.inner(x)))
 
 
+def _queries_scaled(attention: MultiHeadAttention) -> tuple[Tensor, Tensor]:
+    """Weight and bias of the map to queries, keys and values, with the factor 1 / sqrt(E) of the scores in the queries."""
+    weight, bias = attention.input.weight.detach().clone(), attention.input.bias.detach().clone()
+    factor = (attention.d_model // attention.heads) ** -0.5
+    weight[: attention.d_model] *= factor
+    bias[: attention.d_model] *= factor
+    return weight, bias
+
+
 class SelfMaps:
     """The linear maps of a self-attention: queries, keys and values at once, and the output."""
 
     def __init__(self, attention: MultiHeadAttention, precision: Precision, use: Use) -> None:
         self.heads = attention.heads
-        self.input = prepare(attention.input.weight, attention.input.bias, precision, use)
+        self.input = prepare(*_queries_scaled(attention), precision, use)
         self.output = prepare(attention.output.weight, attention.output.bias, precision, use)
 
     def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
@@ -101,7 +110,7 @@ class CrossMaps:
 
     def __init__(self, attention: MultiHeadAttention, precision: Precision) -> None:
         d_model = attention.d_model
-        weight, bias = attention.input.weight, attention.input.bias
+        weight, bias = _queries_scaled(attention)
         self.heads = attention.heads
         self.queries = prepare(weight[:d_model], bias[:d_model], precision, "step")
         self._keys_values = prepare(weight[d_model:], bias[d_model:], precision, "wide")
@@ -203,7 +212,7 @@ class PreparedState:
 
 def _attend(q_NHE: Tensor, keys_TNHE: Tensor, values_TNHE: Tensor, mask_TN1: Tensor | None) -> tuple[Tensor, Tensor]:
     """One query a row against T keys of its own: the mixed values_NHE, and the weights_TNH."""
-    scores_TNH = torch.linalg.vecdot(keys_TNHE, (q_NHE * q_NHE.shape[-1] ** -0.5)[None])
+    scores_TNH = torch.linalg.vecdot(keys_TNHE, q_NHE[None])
     if mask_TN1 is not None:
         scores_TNH += mask_TN1
     weights_TNH = scores_TNH.softmax(0)
@@ -225,7 +234,7 @@ class PreparedEncoderLayer:
         def attend(y_BSD: Tensor) -> Tensor:
             q, k, v = (part.transpose(1, 2) for part in self.maps.queries_keys_values(y_BSD))
             q, k = positions.rotate(q, 0), positions.rotate(k, 0)
-            mixed_BHSE = F.scaled_dot_product_attention(q, k, v, attn_mask=mask_B11S)
+            mixed_BHSE = F.scaled_dot_product_attention(q, k, v, attn_mask=mask_B11S, scale=1.0)
             return self.maps.output(mixed_BHSE.transpose(1, 2).flatten(2))
 
         return self.block_frame(self.self_frame(x_BSD, attend), self.block)
@@ -265,7 +274,7 @@ class PreparedDecoderLayer:
                     state.attention_NS = weights_SNH.mean(2).t()
                 return self.cross_maps.output(mixed_NHE.flatten(1))
             q_BHKE = q_NHE.unflatten(0, (len(keys), -1)).transpose(1, 2)
-            scores_BHKS = (q_BHKE * q_BHKE.shape[-1] ** -0.5) @ keys.transpose(2, 3)
+            scores_BHKS = q_BHKE @ keys.transpose(2, 3)
             if state.mask is not None:
                 scores_BHKS += state.mask
             weights_BHKS = scores_BHKS.softmax(-1)
