@@ -112,7 +112,7 @@ def test_sampling_does_not_depend_on_the_batch(untrained: Transformer, precision
     ]
 
 
-def test_int8_keeps_one_table_for_embedding_and_output() -> None:
-    prepared = PreparedTransformer(build(share_embeddings="all"), "int8")
+def test_int8_keeps_one_table_for_embedding_and_rows_of_the_output() -> None:
+    prepared = PreparedTransformer(build(share_embeddings="all"), "int8", narrowing=True)
     assert prepared.source_embedding is prepared.target_embedding
     assert prepared.output.weight_IO.data_ptr() == prepared.target_embedding.table_VD.data_ptr()  # type: ignore[attr-defined]

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from mtkit.ids import PAD
 from mtkit.model.attention import MultiHeadAttention
-from mtkit.model.kernels import Int8Wide, LinearMap, Packed, Plain, Precision, Use, prepare, quantize
+from mtkit.model.kernels import Int8Wide, LinearMap, Packed, Plain, Precision, prepare, quantize
 from mtkit.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 from mtkit.model.positions import Positions, Rotary
 from mtkit.model.transformer import Transformer
@@ -73,9 +73,9 @@ class Frame:
 class Block:
     """The feed-forward block."""
 
-    def __init__(self, block: FeedForward, precision: Precision, use: Use) -> None:
-        self.inner = prepare(block.inner.weight, block.inner.bias, precision, use)
-        self.outer = prepare(block.outer.weight, block.outer.bias, precision, use)
+    def __init__(self, block: FeedForward, precision: Precision) -> None:
+        self.inner = prepare(block.inner.weight, block.inner.bias, precision)
+        self.outer = prepare(block.outer.weight, block.outer.bias, precision)
         self.activation = torch.relu_ if block.activation is F.relu else block.activation
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -83,7 +83,7 @@ class Block:
 
 
 def _queries_scaled(attention: MultiHeadAttention) -> tuple[Tensor, Tensor]:
-    """Weight and bias of the map to queries, keys and values, with the factor 1 / sqrt(E) of the scores in the queries."""
+    """Weight and bias of the map to queries, keys and values; queries get the factor 1 / sqrt(E) of the scores."""
     weight, bias = attention.input.weight.detach().clone(), attention.input.bias.detach().clone()
     factor = (attention.d_model // attention.heads) ** -0.5
     weight[: attention.d_model] *= factor
@@ -94,10 +94,10 @@ def _queries_scaled(attention: MultiHeadAttention) -> tuple[Tensor, Tensor]:
 class SelfMaps:
     """The linear maps of a self-attention: queries, keys and values at once, and the output."""
 
-    def __init__(self, attention: MultiHeadAttention, precision: Precision, use: Use) -> None:
+    def __init__(self, attention: MultiHeadAttention, precision: Precision) -> None:
         self.heads = attention.heads
-        self.input = prepare(*_queries_scaled(attention), precision, use)
-        self.output = prepare(attention.output.weight, attention.output.bias, precision, use)
+        self.input = prepare(*_queries_scaled(attention), precision)
+        self.output = prepare(attention.output.weight, attention.output.bias, precision)
 
     def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Of x (..., D), each (..., H, E)."""
@@ -112,9 +112,9 @@ class CrossMaps:
         d_model = attention.d_model
         weight, bias = _queries_scaled(attention)
         self.heads = attention.heads
-        self.queries = prepare(weight[:d_model], bias[:d_model], precision, "step")
-        self._keys_values = prepare(weight[d_model:], bias[d_model:], precision, "wide")
-        self.output = prepare(attention.output.weight, attention.output.bias, precision, "step")
+        self.queries = prepare(weight[:d_model], bias[:d_model], precision)
+        self._keys_values = prepare(weight[d_model:], bias[d_model:], precision)
+        self.output = prepare(attention.output.weight, attention.output.bias, precision)
 
     def keys_values(self, memory_BSD: Tensor, per_source: int) -> tuple[Tensor, Tensor]:
         """Keys and values, each as SBHE for one row a sentence, as BHSE for several."""
@@ -216,16 +216,16 @@ def _attend(q_NHE: Tensor, keys_TNHE: Tensor, values_TNHE: Tensor, mask_TN1: Ten
     if mask_TN1 is not None:
         scores_TNH += mask_TN1
     weights_TNH = scores_TNH.softmax(0)
-    return (values_TNHE * weights_TNH[..., None]).sum(0), weights_TNH
+    return torch.linalg.vecdot(values_TNHE, weights_TNH[..., None], dim=0), weights_TNH
 
 
 class PreparedEncoderLayer:
     """As `layers.EncoderLayer`."""
 
     def __init__(self, layer: EncoderLayer, precision: Precision) -> None:
-        self.maps = SelfMaps(layer.self_attention, precision, "wide")
+        self.maps = SelfMaps(layer.self_attention, precision)
         self.self_frame = Frame(layer.self_frame)
-        self.block = Block(layer.feed_forward, precision, "wide")
+        self.block = Block(layer.feed_forward, precision)
         self.block_frame = Frame(layer.feed_forward_frame)
 
     def __call__(self, x_BSD: Tensor, mask_B11S: Tensor | None, positions: Positions) -> Tensor:
@@ -244,11 +244,11 @@ class PreparedDecoderLayer:
     """As `layers.DecoderLayer`, one step at a time."""
 
     def __init__(self, layer: DecoderLayer, precision: Precision) -> None:
-        self.maps = SelfMaps(layer.self_attention, precision, "step")
+        self.maps = SelfMaps(layer.self_attention, precision)
         self.self_frame = Frame(layer.self_frame)
         self.cross_maps = CrossMaps(layer.cross_attention, precision)
         self.cross_frame = Frame(layer.cross_frame)
-        self.block = Block(layer.feed_forward, precision, "step")
+        self.block = Block(layer.feed_forward, precision)
         self.block_frame = Frame(layer.feed_forward_frame)
 
     def __call__(self, x_ND: Tensor, index: int, state: PreparedState, positions: Positions, record: bool) -> Tensor:
@@ -292,7 +292,8 @@ class PreparedTransformer:
     def __init__(self, model: Transformer, precision: Precision = "float32", narrowing: bool = False) -> None:
         """`narrowing`: `narrowed` will be asked for, which wants the output matrix by rows.
 
-        Only a model whose output is not tied to its target embedding has to keep a copy for that, but for int8.
+        In int8 that matrix is multiplied by a kernel that is slower by a sixth, and shared with the embedding where the
+        model ties them. Otherwise only a model that does not tie them has to keep a copy for it.
         """
         self.vocab_size = model.vocab_size
         self.precision = precision
@@ -302,7 +303,7 @@ class PreparedTransformer:
         self.encoder = [PreparedEncoderLayer(layer, precision) for layer in encoder]
         self.decoder = [PreparedDecoderLayer(layer, precision) for layer in decoder]
         self.encoder_norm, self.decoder_norm = model.encoder_norm, model.decoder_norm
-        self.target_embedding, self.output = _vocabulary(model, precision)
+        self.target_embedding, self.output = _vocabulary(model, precision, narrowing)
         self._rows_VD = _rows(model, self.target_embedding) if narrowing and precision != "int8" else None
         self.source_embedding = self.target_embedding
         if model.source_embedding is not model.target_embedding:
@@ -364,9 +365,7 @@ class PreparedTransformer:
             assert isinstance(self.output, Plain | Packed)
             assert self._rows_VD is not None, "prepared without narrowing"
             bias_V = self.output.bias_O
-            few.output = prepare(
-                self._rows_VD[ids_U], None if bias_V is None else bias_V[ids_U], self.precision, "wide"
-            )
+            few.output = prepare(self._rows_VD[ids_U], None if bias_V is None else bias_V[ids_U], self.precision)
         return few
 
 
@@ -384,11 +383,12 @@ def _rows(model: Transformer, embedding: Embedding) -> Tensor:
     return embedding.table_VD if tied else model.output.weight.detach().clone()
 
 
-def _vocabulary(model: Transformer, precision: Precision) -> tuple[Embedding, LinearMap]:
-    """The target embedding and the output map; in int8 they share one table where the model ties them."""
+def _vocabulary(model: Transformer, precision: Precision, narrowing: bool) -> tuple[Embedding, LinearMap]:
+    """The target embedding and the output map; see `PreparedTransformer`."""
     embedding = _embedding(model.target_embedding.weight, model.scale, precision)
-    if precision != "int8" or model.output.weight is not model.target_embedding.weight:
-        return embedding, prepare(model.output.weight, model.output.bias, precision, "wide")
+    tied = model.output.weight is model.target_embedding.weight
+    if precision != "int8" or not (narrowing and tied):
+        return embedding, prepare(model.output.weight, model.output.bias, precision, "rows" if narrowing else "whole")
     assert embedding.scale_V is not None
     bias_V = None if model.output.bias is None else model.output.bias.detach().clone()
     return embedding, Int8Wide(embedding.table_VD, embedding.scale_V / model.scale, bias_V)
