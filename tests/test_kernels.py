@@ -73,6 +73,12 @@ def test_a_row_does_not_know_its_neighbours(use: Use) -> None:
     assert torch.equal(layer(x_beside)[:9], alone)
 
 
+def test_inputs_without_negative_numbers_need_no_other_result(with_kernels: bool) -> None:
+    weight, bias, x = numbers(80, 48, seed=2), numbers(80, seed=3), numbers(9, 48).relu()
+    one, other = (prepare(weight, bias, "int8", nonnegative=known)(x) for known in (False, True))
+    assert torch.equal(one, other)
+
+
 @pytest.mark.parametrize("use", USES)
 def test_a_row_of_zeros_gives_the_bias(use: Use) -> None:
     bias = numbers(80, seed=3)

@@ -37,13 +37,19 @@ _WORTH_PACKING = 1 << 17
 _TINY = 1e-30
 
 
-def prepare(weight_OI: Tensor, bias_O: Tensor | None, precision: Precision, use: Use = "whole") -> LinearMap:
-    """The linear map with this matrix and bias (None: none), in a form that is fast and keeps no reference to them."""
+def prepare(
+    weight_OI: Tensor, bias_O: Tensor | None, precision: Precision, use: Use = "whole", nonnegative: bool = False
+) -> LinearMap:
+    """The linear map with this matrix and bias (None: none), in a form that is fast and keeps no reference to them.
+
+    `nonnegative`: no input will be below 0, which may make it faster.
+    """
     weight_OI = weight_OI.detach()
     bias_O = None if bias_O is None else bias_O.detach().clone()
     if precision == "int8":
-        make = Int8 if use == "whole" and available("int8") else Int8Wide
-        return make(*quantize(weight_OI), bias_O)
+        if use == "whole" and available("int8"):
+            return Int8(*quantize(weight_OI), bias_O, nonnegative)
+        return Int8Wide(*quantize(weight_OI), bias_O)
     if precision == "float32" and weight_OI.numel() < _WORTH_PACKING:
         return Plain(weight_OI.clone(), bias_O)
     return Packed(weight_OI.to(torch.bfloat16 if precision == "bfloat16" else torch.float32), bias_O)
@@ -91,13 +97,14 @@ class Int8:
     The kernel is the same for any number of rows, where Int8Wide has one made for each: 1 ms at 512 x 2048.
     """
 
-    def __init__(self, quantized_OI: Tensor, scale_O: Tensor, bias_O: Tensor | None) -> None:
+    def __init__(self, quantized_OI: Tensor, scale_O: Tensor, bias_O: Tensor | None, nonnegative: bool = False) -> None:
         self.bias_O = torch.zeros_like(scale_O) if bias_O is None else bias_O
+        self.nonnegative = nonnegative
         self.levels = _levels()
         self.packed = _pack_int8(quantized_OI, scale_O)
 
     def __call__(self, x: Tensor) -> Tensor:
-        largest = x.abs().amax(-1, keepdim=True).clamp_min_(_TINY)
+        largest = (x if self.nonnegative else x.abs()).amax(-1, keepdim=True).clamp_min_(_TINY)
         y = _int8_product(x / largest, self.levels, self.packed)
         return torch.addcmul(self.bias_O, y, largest, out=y)
 

@@ -74,9 +74,10 @@ class Block:
     """The feed-forward block."""
 
     def __init__(self, block: FeedForward, precision: Precision) -> None:
+        relu = block.activation is F.relu
         self.inner = prepare(block.inner.weight, block.inner.bias, precision)
-        self.outer = prepare(block.outer.weight, block.outer.bias, precision)
-        self.activation = torch.relu_ if block.activation is F.relu else block.activation
+        self.outer = prepare(block.outer.weight, block.outer.bias, precision, nonnegative=relu)
+        self.activation = torch.relu_ if relu else block.activation
 
     def __call__(self, x: Tensor) -> Tensor:
         return self.outer(self.activation(self.inner(x)))
