@@ -40,6 +40,8 @@ TRIED_LINES = 300
 
 TRIED_SECONDS = 2.0
 
+_ALIKE = 1.02
+
 ENGINES: tuple[Engine, Engine] = ("mtkit", "ctranslate2")
 _TITLES = {"mtkit": "mtkit", "ctranslate2": "CTranslate2"}
 
@@ -327,7 +329,7 @@ def _model_bytes(place: _Place, engine: Engine, precision: str) -> int:
 
 
 def _best_setting(place: _Place, engine: Engine, precision: str, search: Greedy | Beam) -> tuple[int, int, int]:
-    """Workers, threads and tokens of a batch with which the first lines take the least time each."""
+    """Workers, threads and tokens of a batch for the first lines; see `best_of`."""
     found: dict[tuple[int, int, int], float] = {}
     for workers, threads in splits(engine, place.cores):
         with MeasuredProcess(place.setup(engine, precision, workers, threads)) as process:
@@ -340,7 +342,20 @@ def _best_setting(place: _Place, engine: Engine, precision: str, search: Greedy 
                     took = process.translate(place.task(search, budget, lines=lines)).seconds / lines
                     key = (workers, threads, budget)
                     found[key] = min(took, found.get(key, took))
-    return min(found, key=lambda key: found[key])
+    return best_of(found)
+
+
+def best_of(found: dict[tuple[int, int, int], float]) -> tuple[int, int, int]:
+    """The setting (workers, threads, tokens of a batch) of the fastest workers whose batches are smallest.
+
+    Batches count as fast within `_ALIKE` of the fastest, about what two passes differ by: the smaller need less memory.
+
+    >>> best_of({(1, 2, 512): 3.0, (2, 1, 512): 2.2, (2, 1, 1024): 2.03, (2, 1, 2048): 2.0})
+    (2, 1, 1024)
+    """
+    workers, threads, _ = min(found, key=lambda key: found[key])
+    alike = [key for key in found if key[:2] == (workers, threads) and found[key] <= _ALIKE * min(found.values())]
+    return min(alike)
 
 
 def _latencies(
