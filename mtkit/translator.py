@@ -373,8 +373,8 @@ def _batches(parts: list[tuple[_Job, int]], plan: _Plan) -> Iterator[list[tuple[
 def batch_sizes(widths: Sequence[int], batch_size: int, max_tokens: int) -> list[int]:
     """How many rows each batch has when rows of these widths, widest first, are cut evenly within both bounds.
 
-    >>> batch_sizes([9, 5, 5, 4, 4, 3, 3, 3], 8, 27)
-    [2, 2, 2, 2]
+    >>> batch_sizes([9, 5, 5, 4, 4, 3, 3, 3], 8, 30)
+    [3, 5]
     """
     count = len(_sizes(widths, batch_size, max_tokens))
     if count > 2:

@@ -106,7 +106,7 @@ def translate(
             "--tried-lines",
             min=1,
             max=10_000_000,
-            help="With --against: lines on which settings are tried. Default: 300.",
+            help="With --against: least lines on which settings are tried. Default: 300.",
             show_default=False,
         ),
     ] = None,
@@ -121,8 +121,9 @@ def translate(
     left out. Then the time to the first line out of mtkit translate, beside that of importing torch.
 
     --against ctranslate2 (extra mtkit[ctranslate2]) measures both on the same weights and text. Each is first tried on
-    --tried-lines lines with every way to split the cores into workers and threads, and with batches of 512, 1,024,
-    2,048 and 4,096 source tokens; its quickest setting is its own. Then they translate in turn, --rounds times. Printed
+    --tried-lines lines, or more where that takes no time, with every way to split the cores into workers and threads,
+    and with batches of 512 to 8,192 source tokens; its quickest setting is its own. Both end beam search by count, as
+    CTranslate2 has no other rule (search.patience, 1 by default). Then they translate in turn, --rounds times. Printed
     are the figures of each, the ratios within a round (least, median, most), and how many lines are equal.
 
     Example: mtkit bench translate runs/quickstart/model --precision int8 --workers 2 --json
