@@ -3,14 +3,16 @@
 import errno
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from mtkit.errors import ModelError
 from mtkit.files import atomic_folder, atomic_write, give_usual_mode, sha256_file, write_json
@@ -28,11 +30,12 @@ from mtkit.folders import (
     checkpoint_state,
     find_model,
     read_lineage,
+    read_tensor_table,
     seal,
     weights_sha256,
 )
 from mtkit.model.transformer import Transformer
-from mtkit.quantized import restored_weights
+from mtkit.quantized import SCALE, restored_weights
 from mtkit.recipe import Recipe
 from mtkit.text.tokenizer import Tokenizers
 
@@ -87,15 +90,78 @@ def load_model(folder: str | Path, device: torch.device) -> tuple[Transformer, R
 
     Raises ModelError, naming the file, when something is missing, damaged or does not fit together.
     """
+    model, weights, recipe, tokenizers = open_model(folder)
+    for name, weight in model.named_parameters():
+        weight.data = weights[name]
+    return model.to(device), recipe, tokenizers
+
+
+def open_model(folder: str | Path) -> tuple[Transformer, "StoredWeights", Recipe, Tokenizers]:
+    """As `load_model`, on the CPU, for a model too large to be in memory twice.
+
+    The model's weights hold nothing. Those that are returned fit it and are to replace them, one by one.
+    """
     weights_path, home = find_model(Path(folder))
     recipe = Recipe.load(home / RECIPE_FILE)
     tokenizers = Tokenizers.load(home)
     _check_tokenizer(weights_path.parent, home, tokenizers)
-    weights = restored_weights(load_tensors(weights_path))
+    weights = StoredWeights(weights_path)
     _check_weights(weights_path)
-    model = build_model(recipe, tokenizers)
-    set_weights(model, weights, weights_path)
-    return model.to(device).eval(), recipe, tokenizers
+    with _Hollow():
+        model = build_model(recipe, tokenizers)
+    _check_shapes(model, weights.shapes, weights_path)
+    return model.eval(), weights, recipe, tokenizers
+
+
+class StoredWeights(Mapping[str, Tensor]):
+    """The weights in a safetensors file, each read when it is asked for; in float32, also where they are in int8.
+
+    `shapes` tells what there is.
+    """
+
+    def __init__(self, path: Path) -> None:
+        """Raises ModelError when it is missing or damaged."""
+        self._path = path
+        table = read_tensor_table(path)
+        self._quantized = {name for name in table if name + SCALE in table}
+        self.shapes = {
+            name: info.shape for name, info in table.items() if name.removesuffix(SCALE) not in self._quantized
+        } | {name: table[name].shape for name in self._quantized}
+
+    def __getitem__(self, name: str) -> Tensor:
+        names = [name, name + SCALE] if name in self._quantized else [name]
+        if name not in self.shapes:
+            raise KeyError(name)
+        # Opened anew each time: what was read of an open file stays in memory.
+        with _reading(self._path), safe_open(self._path, "pt") as file:
+            found = {each: file.get_tensor(each) for each in names}
+            restored = restored_weights(found)[name]
+            return torch.empty(restored.shape).copy_(restored)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.shapes)
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+
+class _Hollow(TorchFunctionMode):
+    """Where weights have a shape and no memory, until they are replaced: drawing random ones takes longer than loading.
+
+    (As on torch's device "meta", whose machinery takes a second to import.)
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if func is torch.empty:
+            return torch.zeros(1).expand(*args)
+        if getattr(func, "__module__", None) == "torch.nn.init" or func in (
+            Tensor.normal_,
+            Tensor.uniform_,
+            Tensor.fill_,
+        ):
+            return args[0] if args else kwargs["tensor"]
+        return func(*args, **kwargs)
 
 
 def _check_tokenizer(folder: Path, home: Path, tokenizers: Tokenizers) -> None:
@@ -136,27 +202,38 @@ def build_model(recipe: Recipe, tokenizers: Tokenizers) -> Transformer:
 
 def set_weights(model: nn.Module, weights: Mapping[str, Tensor], origin: str | os.PathLike[str]) -> None:
     """Copy `weights` into the model (mutates it). Raises ModelError for a missing, surplus or misshapen tensor."""
-    own = dict(model.named_parameters())
-    for name in sorted(own.keys() | weights.keys()):
-        here = tuple(own[name].shape) if name in own else None
-        there = tuple(weights[name].shape) if name in weights else None
+    _check_shapes(model, {name: tuple(weight.shape) for name, weight in weights.items()}, origin)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            weight.copy_(weights[name])
+
+
+def _check_shapes(model: nn.Module, shapes: Mapping[str, tuple[int, ...]], origin: str | os.PathLike[str]) -> None:
+    """Raise ModelError for a missing, surplus or misshapen tensor."""
+    own = {name: tuple(weight.shape) for name, weight in model.named_parameters()}
+    for name in sorted(own.keys() | shapes.keys()):
+        here, there = own.get(name), shapes.get(name)
         if here != there:
             raise ModelError(
                 f"{origin}: tensor {name} is {there or 'missing'}, the recipe and tokenizer beside it want "
                 f"{here or 'no such tensor'}",
                 "weights, recipe and tokenizer must come from one run",
             )
-    with torch.no_grad():
-        for name, weight in own.items():
-            weight.copy_(weights[name])
 
 
 def load_tensors(path: Path) -> dict[str, Tensor]:
     """All tensors of a safetensors file, on the CPU. Raises ModelError when it is missing or damaged."""
     if not path.is_file():
         raise ModelError(f"{path}: no such file", "copy the model folder whole")
-    try:
+    with _reading(path):
         return load_file(path)
+
+
+@contextmanager
+def _reading(path: Path) -> Iterator[None]:
+    """Raise ModelError for what goes wrong when the file is read."""
+    try:
+        yield
     except (SafetensorError, OSError) as error:
         raise ModelError(f"{path}: cannot be read as safetensors ({error})", "the file is damaged") from None
 

@@ -1,8 +1,10 @@
 """The form in which a trained model decodes: prepared for a CPU, or as it is, in low precision where asked for."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from mtkit.errors import UsageError
 from mtkit.folders import find_model, read_tensor_table
@@ -13,15 +15,20 @@ from mtkit.search.protocol import SearchModel
 
 
 def decoding_model(
-    model: Transformer, device: torch.device, precision: Precision, narrowing: bool = False
+    model: Transformer,
+    device: torch.device,
+    precision: Precision,
+    narrowing: bool = False,
+    weights: Mapping[str, Tensor] | None = None,
 ) -> SearchModel:
     """The model in the form in which its `device` decodes fastest in this precision.
 
-    `narrowing`: it will be asked for parts of its vocabulary, see `PreparedTransformer`.
+    `narrowing`: it will be asked for parts of its vocabulary; `weights`: those of a model that has none yet, see
+    `PreparedTransformer`, for a CPU only.
     Raises UsageError where the device does not have the precision.
     """
     if device.type == "cpu":
-        return PreparedTransformer(model, precision, narrowing)
+        return PreparedTransformer(model, precision, narrowing, weights)
     if precision == "int8":
         raise UsageError(
             f"precision int8 is for decoding on a CPU, and the device is {device}",

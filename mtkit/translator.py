@@ -13,9 +13,10 @@ from os import PathLike
 from pathlib import Path
 from typing import Literal
 
+import torch
 from pydantic import ValidationError
 
-from mtkit.checkpoint import load_model
+from mtkit.checkpoint import load_model, open_model
 from mtkit.decoding import decoding_dtype, decoding_model, stored_precision
 from mtkit.engine import Batch, Engine, ModelEngine
 from mtkit.errors import DataError, ModelError, UsageError
@@ -27,7 +28,7 @@ from mtkit.runtime import resolve_device
 from mtkit.search.ensemble import Ensemble
 from mtkit.search.mbr import choose
 from mtkit.search.penalties import length_penalty
-from mtkit.search.protocol import Hypothesis
+from mtkit.search.protocol import Hypothesis, SearchModel
 from mtkit.search.sizes import round_down
 from mtkit.sections.search import Beam, Greedy, Sampling, Search
 from mtkit.segment import joiner, split
@@ -113,18 +114,18 @@ class Translator:
         target = resolve_device(device)
         if workers > 1 and target.type != "cpu":
             raise UsageError(f"{workers} workers on device {target}", "several workers are for device cpu")
-        model, recipe, tokenizers = load_model(Path(folder), target)
         precision = precision or stored_precision(Path(folder), target)
-        models = [decoding_model(model, target, precision, shortlist)]
+        first, recipe, tokenizers = _decoding_model(folder, target, precision, shortlist)
+        models = [first]
         for other in ensemble:
-            other_model, _, other_tokenizers = load_model(Path(other), target)
+            other_model, _, other_tokenizers = _decoding_model(other, target, precision)
             if other_tokenizers.sha256 != tokenizers.sha256:
                 raise ModelError(
                     f"{other}: its tokenizer (sha256 {other_tokenizers.sha256[:12]}...) is not that of {folder} "
                     f"({tokenizers.sha256[:12]}...)",
                     "the models of an ensemble must share one vocabulary; train them with the same tokenizer",
                 )
-            models.append(decoding_model(other_model, target, precision))
+            models.append(other_model)
         joined = Ensemble(models, combine) if ensemble else models[0]
         own = ModelEngine(joined, target, decoding_dtype(target, precision))
         engine: Engine = ShortlistEngine(own, load_shortlist(Path(folder), tokenizers)) if shortlist else own
@@ -336,6 +337,17 @@ class Translator:
             cut_tokens=job.cut_tokens,
             source_pieces=[piece for ids in sources for piece in source.pieces(ids)] if plan.details else None,
         )
+
+
+def _decoding_model(
+    folder: str | PathLike[str], device: torch.device, precision: Precision, narrowing: bool = False
+) -> tuple[SearchModel, Recipe, Tokenizers]:
+    """The model of a folder as it decodes, its recipe and its tokenizers. On a CPU it is never in memory twice."""
+    if device.type == "cpu":
+        empty, weights, recipe, tokenizers = open_model(Path(folder))
+        return decoding_model(empty, device, precision, narrowing, weights), recipe, tokenizers
+    model, recipe, tokenizers = load_model(Path(folder), device)
+    return decoding_model(model, device, precision, narrowing), recipe, tokenizers
 
 
 def _buffers(lines: Iterable[str | Line], search: Search, at_hand: bool) -> Iterator[list[Line]]:

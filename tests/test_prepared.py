@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 from torch_model import build, framed, random_rows
 
+from mtkit.checkpoint import weights_of
 from mtkit.ids import BOS
 from mtkit.model.kernels import Precision
 from mtkit.model.prepared import PreparedTransformer
@@ -116,3 +117,26 @@ def test_int8_keeps_one_table_for_embedding_and_rows_of_the_output() -> None:
     prepared = PreparedTransformer(build(share_embeddings="all"), "int8", narrowing=True)
     assert prepared.source_embedding is prepared.target_embedding
     assert prepared.output.weight_IO.data_ptr() == prepared.target_embedding.table_VD.data_ptr()  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("share", choices("share_embeddings"))
+@pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
+def test_weights_may_come_one_by_one(share: str, positions: str) -> None:
+    """Each is asked for once, layer by layer, and the matrices are given up again; the logits are the same, to a bit."""
+    options = {"share_embeddings": share, "positions": positions}
+    model, hollow = build(**options, seed=3), build(**options, seed=4)
+    asked = []
+
+    class Weights(dict[str, Tensor]):
+        def __getitem__(self, name: str) -> Tensor:
+            asked.append(name)
+            return super().__getitem__(name).clone()
+
+    prepared = PreparedTransformer(hollow, "float32", weights=Weights(weights_of(model)))
+    assert sorted(asked) == sorted(weights_of(model))
+    layers = [name.split(".")[1] for name in asked if name.startswith("encoder.")]
+    assert layers == sorted(layers)
+    assert sum(weight.numel() for weight in hollow.decoder.parameters() if weight.dim() > 1) == 0
+    source_BS = framed(random_rows([5, 9, 1, 4, 4], 50, 3))
+    wanted = walk(PreparedTransformer(model), source_BS, 2, 5)
+    assert all(map(torch.equal, walk(prepared, source_BS, 2, 5), wanted))

@@ -17,12 +17,13 @@ E head width, V vocabulary.
 
 import copy
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from mtkit.ids import PAD
 from mtkit.model.attention import MultiHeadAttention
@@ -290,8 +291,17 @@ class PreparedDecoderLayer:
 class PreparedTransformer:
     """Implements `search.protocol.SearchModel` for a `Transformer`, of which it keeps no large tensor."""
 
-    def __init__(self, model: Transformer, precision: Precision = "float32", narrowing: bool = False) -> None:
+    def __init__(
+        self,
+        model: Transformer,
+        precision: Precision = "float32",
+        narrowing: bool = False,
+        weights: Mapping[str, Tensor] | None = None,
+    ) -> None:
         """`narrowing`: `narrowed` will be asked for, which wants the output matrix by rows.
+
+        `weights`: those of a model that has none yet, by name; each is asked for when its turn comes, and the model
+        gives it up again (mutates the model, which is of no use afterwards).
 
         In int8 that matrix is multiplied by a kernel that is slower by a sixth, and shared with the embedding where the
         model ties them. Otherwise only a model that does not tie them has to keep a copy for it.
@@ -299,10 +309,12 @@ class PreparedTransformer:
         self.vocab_size = model.vocab_size
         self.precision = precision
         self.source_positions, self.target_positions = model.source_positions, model.target_positions
-        encoder: Iterable[EncoderLayer] = model.encoder  # type: ignore[assignment]
-        decoder: Iterable[DecoderLayer] = model.decoder  # type: ignore[assignment]
+        turns = _Turns(model, weights)
+        encoder: Iterable[EncoderLayer] = turns.of(model.encoder)
+        decoder: Iterable[DecoderLayer] = turns.of(model.decoder)
         self.encoder = [PreparedEncoderLayer(layer, precision) for layer in encoder]
         self.decoder = [PreparedDecoderLayer(layer, precision) for layer in decoder]
+        turns.fill_rest()
         self.encoder_norm, self.decoder_norm = model.encoder_norm, model.decoder_norm
         self.target_embedding, self.output = _vocabulary(model, precision, narrowing)
         self._rows_VD = _rows(model, self.target_embedding) if narrowing and precision != "int8" else None
@@ -368,6 +380,35 @@ class PreparedTransformer:
             bias_V = self.output.bias_O
             few.output = prepare(self._rows_VD[ids_U], None if bias_V is None else bias_V[ids_U], self.precision)
         return few
+
+
+class _Turns:
+    """Gives a model's layers their weights, one layer after the other, where it has none yet."""
+
+    def __init__(self, model: Transformer, weights: Mapping[str, Tensor] | None) -> None:
+        self.weights = weights
+        self.rest = dict(model.named_parameters())
+        self.names = {weight: name for name, weight in self.rest.items()}
+
+    def of(self, layers: nn.Module) -> Iterator[Any]:
+        """The layers in order, each with its weights until the next one is asked for; vectors stay."""
+        for layer in layers.children():
+            own = {self.names[weight]: weight for weight in layer.parameters()}
+            self._fill(own)
+            yield layer
+            for name, weight in own.items():
+                if self.weights is not None and weight.dim() > 1:
+                    weight.data = weight.new_empty(0)
+                del self.rest[name]
+
+    def fill_rest(self) -> None:
+        """Give the weights to what is not in a layer that was yielded."""
+        self._fill(self.rest)
+
+    def _fill(self, own: Mapping[str, nn.Parameter]) -> None:
+        if self.weights is not None:
+            for name, weight in own.items():
+                weight.data = self.weights[name]
 
 
 def _embedding(table_VD: Tensor, factor: float, precision: Precision) -> Embedding:
