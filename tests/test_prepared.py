@@ -122,7 +122,7 @@ def test_int8_keeps_one_table_for_embedding_and_rows_of_the_output() -> None:
 @pytest.mark.parametrize("share", choices("share_embeddings"))
 @pytest.mark.parametrize("positions", ["sinusoidal", "learned"])
 def test_weights_may_come_one_by_one(share: str, positions: str) -> None:
-    """Each is asked for once, layer by layer, and the matrices are given up again; the logits are the same, to a bit."""
+    """Each is asked for once, layer by layer, and matrices are given up again; the logits are the same, to a bit."""
     options = {"share_embeddings": share, "positions": positions}
     model, hollow = build(**options, seed=3), build(**options, seed=4)
     asked = []
