@@ -215,7 +215,7 @@ def test_the_quickest_setting_is_an_engines_own(model: Path, monkeypatch: pytest
 
 def test_both_engines_translate_the_same_text_in_turn(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("ctranslate2", reason="the extra mtkit[ctranslate2] is not installed")
-    monkeypatch.setattr(versus, "_best_setting", lambda *given: (1, 1, 512))
+    monkeypatch.setattr(versus, "best_setting", lambda *given: (1, 1, 512))
     found = versus.bench_versus(wish(model, rounds=3), cores=1, tried_lines=4)
     [duel] = found.duels
     assert duel.equal_lines == 12

@@ -156,7 +156,7 @@ def _span(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class Place:
     """Where a duel takes place."""
 
     wish: Wish
@@ -199,7 +199,7 @@ def bench_versus(
     ctranslate2 = require_ctranslate2()
     weights, home = find_model(wish.model)
     recipe = Recipe.load(home / RECIPE_FILE)
-    searches = [_by_count(search_of(recipe, beam_size)) for beam_size in wish.beam_sizes]
+    searches = [by_count(search_of(recipe, beam_size)) for beam_size in wish.beam_sizes]
     for search in searches:
         refuse(search)
     _refuse_precisions(wish.precisions, ctranslate2.get_supported_compute_types("cpu"))
@@ -207,7 +207,7 @@ def bench_versus(
     with tempfile.TemporaryDirectory(prefix="mtkit-bench-") as folder:
         exports = exported(wish, Path(folder))
         size_of = weights.stat().st_size
-        place = _Place(wish, recipe, home, text, cores, min(tried_lines, len(text.lines)), exports, size_of)
+        place = Place(wish, recipe, home, text, cores, min(tried_lines, len(text.lines)), exports, size_of)
         duels = []
         for precision in wish.precisions:
             for search in searches:
@@ -229,7 +229,7 @@ def bench_versus(
     )
 
 
-def _by_count(search: Greedy | Beam) -> Greedy | Beam:
+def by_count(search: Greedy | Beam) -> Greedy | Beam:
     """The search with a patience, as CTranslate2 has no other rule to end a beam search: by default 1, its quickest."""
     if isinstance(search, Beam) and search.patience == 0:
         return search.model_copy(update={"patience": 1.0})
@@ -269,8 +269,8 @@ def splits(engine: Engine, cores: int) -> list[tuple[int, int]]:
     return ways if engine == "ctranslate2" else [way for way in ways if 1 in way]
 
 
-def _duel(place: _Place, precision: str, search: Greedy | Beam) -> Duel:
-    settings = {engine: _best_setting(place, engine, precision, search) for engine in ENGINES}
+def _duel(place: Place, precision: str, search: Greedy | Beam) -> Duel:
+    settings = {engine: best_setting(place, engine, precision, search) for engine in ENGINES}
     tasks = {engine: place.task(search, settings[engine][2]) for engine in ENGINES}
     texts, memory, tokens, loads = {}, {}, {}, {}
     seconds: dict[Engine, list[float]] = {engine: [] for engine in ENGINES}
@@ -323,12 +323,12 @@ def _ratios(seconds: dict[Engine, list[float]]) -> list[float]:
     return [theirs / ours for ours, theirs in zip(seconds["mtkit"], seconds["ctranslate2"], strict=True)]
 
 
-def _model_bytes(place: _Place, engine: Engine, precision: str) -> int:
+def _model_bytes(place: Place, engine: Engine, precision: str) -> int:
     """What the engine reads its weights from."""
     return place.weights_bytes if engine == "mtkit" else (place.exports[precision] / MODEL_FILE).stat().st_size
 
 
-def _best_setting(place: _Place, engine: Engine, precision: str, search: Greedy | Beam) -> tuple[int, int, int]:
+def best_setting(place: Place, engine: Engine, precision: str, search: Greedy | Beam) -> tuple[int, int, int]:
     """Workers, threads and tokens of a batch for the first lines; see `best_of`."""
     found: dict[tuple[int, int, int], float] = {}
     for workers, threads in splits(engine, place.cores):
@@ -359,7 +359,7 @@ def best_of(found: dict[tuple[int, int, int], float]) -> tuple[int, int, int]:
 
 
 def _latencies(
-    place: _Place, precision: str, search: Greedy | Beam
+    place: Place, precision: str, search: Greedy | Beam
 ) -> tuple[dict[Engine, list[list[float]]], dict[Engine, int]]:
     """Seconds of each line in each round, one line at a time, for each engine, and with how many threads."""
     task = place.task(search, BUDGETS[0], lines=place.wish.latency_lines, alone=True)
