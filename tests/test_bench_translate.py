@@ -240,6 +240,7 @@ def test_both_engines_translate_the_same_text_in_turn(model: Path, monkeypatch: 
         ({"reference": Path("ref")}, "--reference ref belongs to an input"),
         ({"against": "ctranslate2", "workers": [2]}, "--workers 2"),
         ({"tried_lines": 7}, "--tried-lines 7"),
+        ({"tried_tokens": [7]}, "--tried-tokens 7"),
         ({"precision": ["int4"]}, "--precision int4"),
     ],
 )

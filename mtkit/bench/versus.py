@@ -96,6 +96,7 @@ class Versus:
     ctranslate2_version: str
     torch_memory_bytes: int | None
     tried: dict[str, list[str]]
+    budgets: list[int]
     duels: list[Duel]
 
     def to_json(self) -> dict[str, Any]:
@@ -129,7 +130,7 @@ class Versus:
                 f"{self.ctranslate2_version}",
                 f"the best of what was tried on {self.tried_lines:,} lines or more: workers x threads "
                 + "; ".join(f"{_TITLES[engine]} {', '.join(self.tried[engine])}" for engine in ENGINES)
-                + f"; batches of {', '.join(map(str, BUDGETS))} source tokens",
+                + f"; batches of {', '.join(map(str, self.budgets))} source tokens",
                 f"memory: the most that a fresh process and its workers held{torch}",
                 "both end a beam search by count (search.patience, 1 where the recipe has 0)",
             ]
@@ -165,6 +166,7 @@ class Place:
     text: Text
     cores: int
     tried_lines: int
+    budgets: Sequence[int]
     exports: dict[str, Path]
     weights_bytes: int
 
@@ -190,9 +192,15 @@ class Place:
 
 
 def bench_versus(
-    wish: Wish, cores: int, tried_lines: int = TRIED_LINES, tick: Callable[[], object] = lambda: None
+    wish: Wish,
+    cores: int,
+    tried_lines: int = TRIED_LINES,
+    budgets: Sequence[int] = (),
+    tick: Callable[[], object] = lambda: None,
 ) -> Versus:
-    """Measure all duels; `wish.workers` does not matter here. `tick` is called after each duel.
+    """Measure all duels; `wish.workers` does not matter here. `budgets` are tried, by default `BUDGETS`.
+
+    `tick` is called after each duel.
 
     Raises UsageError when CTranslate2 is missing or cannot do what is asked, and what `bench_translate` raises.
     """
@@ -207,7 +215,8 @@ def bench_versus(
     with tempfile.TemporaryDirectory(prefix="mtkit-bench-") as folder:
         exports = exported(wish, Path(folder))
         size_of = weights.stat().st_size
-        place = Place(wish, recipe, home, text, cores, min(tried_lines, len(text.lines)), exports, size_of)
+        tried_lines = min(tried_lines, len(text.lines))
+        place = Place(wish, recipe, home, text, cores, tried_lines, budgets or BUDGETS, exports, size_of)
         duels = []
         for precision in wish.precisions:
             for search in searches:
@@ -225,6 +234,7 @@ def bench_versus(
         ctranslate2_version=ctranslate2.__version__,
         torch_memory_bytes=memory_of_torch(),
         tried={engine: [f"{workers} x {threads}" for workers, threads in splits(engine, cores)] for engine in ENGINES},
+        budgets=list(place.budgets),
         duels=duels,
     )
 
@@ -333,12 +343,12 @@ def best_setting(place: Place, engine: Engine, precision: str, search: Greedy | 
     found: dict[tuple[int, int, int], float] = {}
     for workers, threads in splits(engine, place.cores):
         with MeasuredProcess(place.setup(engine, precision, workers, threads)) as process:
-            few = place.task(search, BUDGETS[1], lines=place.tried_lines)
+            few = place.task(search, min(place.budgets), lines=place.tried_lines)
             process.translate(few)  # a warm-up
             most = int(place.tried_lines * TRIED_SECONDS / process.translate(few).seconds)
             lines = min(len(place.text.lines), max(place.tried_lines, most))
             for _ in range(2):
-                for budget in BUDGETS:
+                for budget in place.budgets:
                     took = process.translate(place.task(search, budget, lines=lines)).seconds / lines
                     key = (workers, threads, budget)
                     found[key] = min(took, found.get(key, took))
@@ -362,7 +372,7 @@ def _latencies(
     place: Place, precision: str, search: Greedy | Beam
 ) -> tuple[dict[Engine, list[list[float]]], dict[Engine, int]]:
     """Seconds of each line in each round, one line at a time, for each engine, and with how many threads."""
-    task = place.task(search, BUDGETS[0], lines=place.wish.latency_lines, alone=True)
+    task = place.task(search, min(place.budgets), lines=place.wish.latency_lines, alone=True)
     found: dict[tuple[Engine, int], list[list[float]]] = {}
     with ExitStack() as stack:
         processes = {

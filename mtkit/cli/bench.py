@@ -110,6 +110,16 @@ def translate(
             show_default=False,
         ),
     ] = None,
+    tried_tokens: Annotated[
+        list[int],
+        typer.Option(
+            "--tried-tokens",
+            min=1,
+            max=10_000_000,
+            help="With --against: source tokens of a batch to try; repeatable. Default: 512, 1024, 2048, 4096, 8192.",
+            show_default=False,
+        ),
+    ] = [],  # noqa: B006
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
 ) -> None:
     """Measure the speed of translation on this CPU: sentences/s, tokens/s, latency, memory, start.
@@ -122,7 +132,7 @@ def translate(
 
     --against ctranslate2 (extra mtkit[ctranslate2]) measures both on the same weights and text. Each is first tried on
     --tried-lines lines, or more where that takes no time, with every way to split the cores into workers and threads,
-    and with batches of 512 to 8,192 source tokens; its quickest setting is its own. Both end beam search by count, as
+    and with batches of --tried-tokens source tokens; its quickest setting is its own. Both end beam search by count, as
     CTranslate2 has no other rule (search.patience, 1 by default). Then they translate in turn, --rounds times. Printed
     are the figures of each, the ratios within a round (least, median, most), and how many lines are equal.
 
@@ -134,7 +144,7 @@ def translate(
     from mtkit.data.progress import bar
     from mtkit.runtime import usable_cores
 
-    _refuse_clashes(input_path, reference, workers, against, tried_lines)
+    _refuse_clashes(input_path, reference, workers, against, tried_lines, tried_tokens)
     cores = usable_cores()
     both: tuple[Precision, ...] = ("float32", "int8")
     wish = Wish(
@@ -153,7 +163,7 @@ def translate(
         if against:
             from mtkit.bench.versus import TRIED_LINES, bench_versus
 
-            versus = bench_versus(wish, cores, tried_lines or TRIED_LINES, progress.update)
+            versus = bench_versus(wish, cores, tried_lines or TRIED_LINES, tried_tokens, progress.update)
             figures, text = versus.to_json(), versus.render()
         else:
             speed = bench_translate(wish, cores, progress.update)
@@ -175,7 +185,12 @@ def _known(names: Sequence[str], known: Sequence[_Value]) -> list[_Value]:
 
 
 def _refuse_clashes(
-    input_path: Path | None, reference: Path | None, workers: list[int], against: str | None, tried_lines: int | None
+    input_path: Path | None,
+    reference: Path | None,
+    workers: list[int],
+    against: str | None,
+    tried_lines: int | None,
+    tried_tokens: list[int],
 ) -> None:
     """Raise UsageError for options that do not go together."""
     if reference is not None and input_path is None:
@@ -187,6 +202,10 @@ def _refuse_clashes(
     if tried_lines is not None and not against:
         raise UsageError(
             f"--tried-lines {tried_lines} is about --against, and there is none", "add --against ctranslate2"
+        )
+    if tried_tokens and not against:
+        raise UsageError(
+            f"--tried-tokens {tried_tokens[0]} is about --against, and there is none", "add --against ctranslate2"
         )
 
 

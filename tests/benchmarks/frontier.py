@@ -17,7 +17,7 @@ from pathlib import Path
 
 from mtkit.bench.process import Engine, MeasuredProcess
 from mtkit.bench.translate import Wish, aligned, bleu_of, read_text, search_of
-from mtkit.bench.versus import Place, best_setting, by_count, exported
+from mtkit.bench.versus import BUDGETS, Place, best_setting, by_count, exported
 from mtkit.folders import RECIPE_FILE, find_model
 from mtkit.recipe import Recipe
 from mtkit.runtime import usable_cores
@@ -31,7 +31,9 @@ def place_of(model: Path, options: argparse.Namespace, folder: Path, engine: Eng
     recipe = Recipe.load(home / RECIPE_FILE)
     text = read_text(wish, recipe, Tokenizers.load(home))
     exports = exported(wish, folder) if engine == "ctranslate2" else dict.fromkeys(options.precisions, Path())
-    return Place(wish, recipe, home, text, usable_cores(), options.tried_lines, exports, weights.stat().st_size)
+    return Place(
+        wish, recipe, home, text, usable_cores(), options.tried_lines, BUDGETS, exports, weights.stat().st_size
+    )
 
 
 def main() -> int:
