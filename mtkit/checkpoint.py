@@ -124,9 +124,8 @@ class StoredWeights(Mapping[str, Tensor]):
         self._path = path
         table = read_tensor_table(path)
         self._quantized = {name for name in table if name + SCALE in table}
-        self.shapes = {
-            name: info.shape for name, info in table.items() if name.removesuffix(SCALE) not in self._quantized
-        } | {name: table[name].shape for name in self._quantized}
+        scales = {name + SCALE for name in self._quantized}
+        self.shapes = {name: info.shape for name, info in table.items() if name not in scales}
 
     def __getitem__(self, name: str) -> Tensor:
         names = [name, name + SCALE] if name in self._quantized else [name]

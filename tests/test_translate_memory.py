@@ -16,7 +16,7 @@ from mtkit.model.prepared import Past
 from mtkit.runtime import bound_kernel_caches
 from mtkit.text.tokenizer import Tokenizers
 
-linux = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc's memory that is returned")
+linux = pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="it is glibc's memory that is tuned")
 
 # The noise of sampling lets the sentences of an untrained model end one by one, as those of a trained one do.
 SEARCH = [

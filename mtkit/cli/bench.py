@@ -199,14 +199,9 @@ def _refuse_clashes(
         raise UsageError(
             f"--workers {workers[0]}: --against {against} tries every split of the cores", "leave one of the two out"
         )
-    if tried_lines is not None and not against:
-        raise UsageError(
-            f"--tried-lines {tried_lines} is about --against, and there is none", "add --against ctranslate2"
-        )
-    if tried_tokens and not against:
-        raise UsageError(
-            f"--tried-tokens {tried_tokens[0]} is about --against, and there is none", "add --against ctranslate2"
-        )
+    for option, value in (("--tried-lines", tried_lines), ("--tried-tokens", next(iter(tried_tokens), None))):
+        if value is not None and not against:
+            raise UsageError(f"{option} {value} is about --against, and there is none", "add --against ctranslate2")
 
 
 HELP = """Measure the speed of this machine.

@@ -300,11 +300,11 @@ class PreparedTransformer:
     ) -> None:
         """`narrowing`: `narrowed` will be asked for, which wants the output matrix by rows.
 
-        `weights`: those of a model that has none yet, by name; each is asked for when its turn comes, and the model
-        gives it up again (mutates the model, which is of no use afterwards).
-
         In int8 that matrix is multiplied by a kernel that is slower by a sixth, and shared with the embedding where the
         model ties them. Otherwise only a model that does not tie them has to keep a copy for it.
+
+        `weights`: those of a model that has none yet, by name; each is asked for when its turn comes, and the model
+        gives it up again (mutates the model, which is of no use afterwards).
         """
         self.vocab_size = model.vocab_size
         self.precision = precision

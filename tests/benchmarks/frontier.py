@@ -16,7 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from mtkit.bench.process import Engine, MeasuredProcess
-from mtkit.bench.translate import Wish, aligned, bleu_of, read_text, search_of
+from mtkit.bench.translate import Wish, aligned, bleu_of, name_of, read_text, search_of
 from mtkit.bench.versus import BUDGETS, Place, best_setting, by_count, exported
 from mtkit.folders import RECIPE_FILE, find_model
 from mtkit.recipe import Recipe
@@ -72,15 +72,16 @@ def rows(contestants: list[tuple[str, Engine, Place]], precision: str, beam_size
             process = stack.enter_context(MeasuredProcess(place.setup(engine, precision, workers, threads)))
             task = place.task(search, budget)
             bleu = bleu_of(process.translate(replace(task, texts=True)).texts, place.text, place.recipe)
-            ready.append((f"{name}, {engine}", process, task, bleu))
-        seconds = [[process.translate(task).seconds for _, process, task, _ in ready] for _ in range(rounds)]
+            ready.append((f"{name}, {engine}", name_of(search), process, task, bleu))
+        seconds = [[process.translate(task).seconds for _, _, process, task, _ in ready] for _ in range(rounds)]
     found = []
-    for index, (name, _, task, bleu) in enumerate(ready):
+    for index, (name, search_name, _, task, bleu) in enumerate(ready):
         own = [row[index] for row in seconds]
         ratios = [row[0] / row[index] for row in seconds]
         spans = [f"{value:.2f}" for value in (min(ratios), statistics.median(ratios), max(ratios))]
-        what = "greedy" if beam_size == 1 else f"beam {beam_size}"
-        found.append([name, precision, what, f"{bleu:.2f}", f"{task.lines / statistics.median(own):,.0f}", *spans])
+        found.append(
+            [name, precision, search_name, f"{bleu:.2f}", f"{task.lines / statistics.median(own):,.0f}", *spans]
+        )
     return found
 
 
