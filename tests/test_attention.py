@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from mtkit.model import attention as module
 from mtkit.model.attention import MultiHeadAttention
 
 
@@ -30,10 +31,12 @@ def without_output_map(d_model: int, heads: int, dropout: float = 0.0) -> MultiH
     return attention
 
 
+@pytest.mark.parametrize("few", [0, 128])
 @pytest.mark.parametrize("training", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
-def test_equals_a_slow_loop(dtype: torch.dtype, training: bool) -> None:
-    """By the fused kernel; in low precision, where gradients are wanted, written out."""
+def test_equals_a_slow_loop(dtype: torch.dtype, training: bool, few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the fused kernel; for few positions and in low precision, where gradients are wanted, written out."""
+    monkeypatch.setattr(module, "_FEW", few)
     torch.manual_seed(1)
     with torch.set_grad_enabled(training):
         attention = without_output_map(12, 3).to(dtype)
@@ -46,6 +49,22 @@ def test_equals_a_slow_loop(dtype: torch.dtype, training: bool) -> None:
             mixed = attention(q, k, v, mask, causal).double()
             expected = slow_attention(q.double(), k.double(), v.double(), may_attend)
             torch.testing.assert_close(mixed, expected, rtol=0, atol=0.02 if dtype == torch.bfloat16 else 1e-12)
+
+
+def test_gradients_are_the_same_written_out_and_fused(monkeypatch: pytest.MonkeyPatch) -> None:
+    torch.manual_seed(1)
+    attention = MultiHeadAttention(12, 3, 0.0).double()
+    real_B11S = torch.tensor([[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]).bool()[:, None, None, :]
+    x_BTD, toward_BTD = torch.randn(2, 5, 12).double(), torch.randn(2, 5, 12).double()
+    found = []
+    for few in (0, 25):
+        monkeypatch.setattr(module, "_FEW", few)
+        for mask, causal in ((real_B11S, False), (None, True)):
+            attention.zero_grad()
+            x = x_BTD.clone().requires_grad_()
+            attention(*attention.queries_keys_values(x), mask, causal).backward(toward_BTD)
+            found.append([x.grad, *(weight.grad for weight in attention.parameters())])
+    torch.testing.assert_close(found[:2], found[2:])
 
 
 def test_maps_are_stacked_in_the_order_queries_keys_values() -> None:

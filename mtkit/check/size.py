@@ -13,6 +13,7 @@ from mtkit.sections.model import Model
 
 _FLOAT, _HALF = 4, 2  # bytes
 _LOSS_CHUNK = 512  # target positions that mtkit.training.loss projects at a time
+_ATTENTION_WRITTEN_OUT = 128 * 128  # queries times keys up to which mtkit.model.attention keeps its weights, in fp32
 _PROCESS_BYTES = 400_000_000  # a Python process with torch in it, before it has a model
 _TRANSIENT = 1.2  # what the backward pass needs besides what the forward pass has kept, about
 _PAIR_BYTES = 24  # of a shard: two offsets and a line number
@@ -65,10 +66,14 @@ def activation_bytes(model: Model, rows: np.ndarray, source: np.ndarray, target:
     source_cells, target_cells = rows.astype(np.float64) * source, rows.astype(np.float64) * target
     each = source_cells * (model.encoder_layers * (encoder * width + inner * model.d_ff) + ends * width / 2)
     each = each + target_cells * (model.decoder_layers * (decoder * width + inner * model.d_ff) + ends * width / 2)
-    if how.low and how.device == "cpu":  # there, attention is written out: see MultiHeadAttention.forward
-        weights = 6 * model.heads
-        each = each + weights * model.encoder_layers * source_cells * source
-        each = each + weights * model.decoder_layers * target_cells * (target + source)
+    if how.device == "cpu":
+        for layers, cells, queries, keys in (
+            (model.encoder_layers, source_cells, source, source),
+            (model.decoder_layers, target_cells, target, target),
+            (model.decoder_layers, target_cells, target, source),
+        ):
+            written_out = how.low | (queries.astype(np.int64) * keys <= _ATTENTION_WRITTEN_OUT)
+            each = each + written_out * (_FLOAT + (_HALF if how.low else 0)) * model.heads * layers * cells * keys
     return int(each.max(initial=0))
 
 

@@ -10,9 +10,13 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from mtkit.model.dropout import Dropout
+from mtkit.model.linear import Linear, linear
 from mtkit.model.packing import Packing
 
 LOW_PRECISION = (torch.bfloat16, torch.float16)
+
+# Positions of queries times those of keys up to which weights_BHTS are small beside what else a layer keeps.
+_FEW = 128 * 128
 
 
 class MultiHeadAttention(nn.Module):
@@ -27,12 +31,12 @@ class MultiHeadAttention(nn.Module):
         self.d_model = d_model
         self.heads = heads
         self.dropout = Dropout(dropout)
-        self.input = nn.Linear(d_model, 3 * d_model)
-        self.output = nn.Linear(d_model, d_model)
+        self.input = Linear(d_model, 3 * d_model)
+        self.output = Linear(d_model, d_model)
 
     def _project(self, x_BTD: Tensor, first: int, last: int, packing: Packing | None) -> list[Tensor]:
         rows = slice(first * self.d_model, last * self.d_model)
-        projected = F.linear(x_BTD, self.input.weight[rows], self.input.bias[rows])
+        projected = linear(x_BTD, self.input.weight[rows], self.input.bias[rows])
         if packing is not None:
             projected = packing.unpack(projected)
         return [part.unflatten(-1, (self.heads, -1)).transpose(1, 2) for part in projected.split(self.d_model, -1)]
@@ -65,13 +69,14 @@ class MultiHeadAttention(nn.Module):
 
         The weights_BHTS, as they are without dropout, are appended to `record` where it is given.
 
-        In low precision on a CPU, training writes the attention out, as the backward pass of torch's fused kernel takes
-        several times as long there. The softmax is never in low precision.
+        On a CPU, training writes the attention out where torch's fused kernel is slower: its backward pass takes
+        several times as long in low precision, and up to twice as long for sentences. The softmax is never in low
+        precision.
         """
         if record is not None:
             visible = torch.ones(q_BHTE.shape[2], k_BHSE.shape[2], dtype=torch.bool, device=q_BHTE.device).tril()
             record.append(self.weights(q_BHTE, k_BHSE, visible if causal else mask))
-        if q_BHTE.device.type == "cpu" and q_BHTE.dtype in LOW_PRECISION and torch.is_grad_enabled():
+        if torch.is_grad_enabled() and _is_quicker_written_out(q_BHTE, k_BHSE):
             if causal:
                 mask = torch.ones(q_BHTE.shape[2], k_BHSE.shape[2], dtype=torch.bool).tril()
             weights_BHTS = self.dropout(self.weights(q_BHTE, k_BHSE, mask))
@@ -94,3 +99,10 @@ class MultiHeadAttention(nn.Module):
         if mask is not None:
             scores_BHTS = scores_BHTS + torch.zeros_like(mask, dtype=scores_BHTS.dtype).masked_fill(~mask, -torch.inf)
         return scores_BHTS.softmax(-1)
+
+
+def _is_quicker_written_out(q_BHTE: Tensor, k_BHSE: Tensor) -> bool:
+    """Whether products and softmax, one after the other, beat torch's fused kernel in forward and backward together."""
+    if q_BHTE.device.type != "cpu":
+        return False
+    return q_BHTE.dtype in LOW_PRECISION or q_BHTE.shape[2] * k_BHSE.shape[2] <= _FEW
