@@ -7,6 +7,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mtkit.model.kernels import available
+from mtkit.model.linear import is_quicker
 from mtkit.training import loss
 from mtkit.training.loss import CHUNK, projected_nll
 
@@ -43,6 +45,20 @@ def test_equals_cross_entropy_on_all_logits(rows: int, smoothing: float) -> None
     torch.testing.assert_close(smoothed, expected)
     torch.testing.assert_close(plain, F.cross_entropy(logits_NV, targets_N, reduction="sum"))
     torch.testing.assert_close(ours, (hidden_ND.grad, weight_VD.grad))
+
+
+def test_equals_cross_entropy_by_onednns_products_too() -> None:
+    """Large enough for them, in float32; where this torch has none, its own are tested again."""
+    hidden_ND, weight_VD, targets_N = problem(CHUNK + 200, width=128, vocab=400)
+    hidden_ND, weight_VD = ((0.1 * one.detach()).float().requires_grad_() for one in (hidden_ND, weight_VD))
+    assert is_quicker(hidden_ND[:CHUNK], 400) == available("product")
+    smoothed, plain = projected_nll(hidden_ND, weight_VD, targets_N, 0.1)
+    ours = torch.autograd.grad(smoothed, (hidden_ND, weight_VD))
+    logits_NV = hidden_ND @ weight_VD.t()
+    expected = F.cross_entropy(logits_NV, targets_N, reduction="sum", label_smoothing=0.1)
+    torch.testing.assert_close(smoothed, expected)
+    torch.testing.assert_close(plain, F.cross_entropy(logits_NV, targets_N, reduction="sum"))
+    torch.testing.assert_close(ours, torch.autograd.grad(expected, (hidden_ND, weight_VD)), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])

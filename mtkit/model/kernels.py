@@ -1,4 +1,5 @@
-"""Linear maps prepared for decoding on a CPU: the one place that knows torch's own kernels for them.
+"""Linear maps on a CPU: the one place that knows torch's own kernels for them. `product` is for training; the rest is
+prepared for decoding.
 
 Three precisions, each of the weights and the products; what goes in and comes out is float32:
 
@@ -55,6 +56,11 @@ def prepare(
     return Packed(weight_OI.to(torch.bfloat16 if precision == "bfloat16" else torch.float32), bias_O)
 
 
+def product(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
+    """x W^T + b by oneDNN, with the matrix as it lies, which may be transposed; needs `available("product")`."""
+    return torch.ops.mkldnn._linear_pointwise(x, weight_OI, bias_O, "none", [], "")
+
+
 def quantize(weight_OI: Tensor) -> tuple[Tensor, Tensor]:
     """The matrix as int8, and the scale_O of each of its rows: weight = int8 * scale, rounded to nearest."""
     scale_O = (weight_OI.abs().amax(1) / _LEVELS).clamp_min(_TINY)
@@ -85,7 +91,7 @@ class Packed:
     def __call__(self, x: Tensor) -> Tensor:
         x = x.to(self.dtype)
         if self.packed:
-            y = torch.ops.mkldnn._linear_pointwise(x, self.weight, self.bias_O, "none", [], "")
+            y = product(x, self.weight, self.bias_O)
         else:
             y = F.linear(x, self.weight, self.bias_O)
         return y.float()
@@ -165,14 +171,15 @@ def _integer_product(x_MI: Tensor, weight_IO: Tensor) -> Tensor:
 
 
 @lru_cache
-def available(kernel: Literal["pack", "int8", "integers"]) -> bool:
+def available(kernel: Literal["product", "pack", "int8", "integers"]) -> bool:
     """Whether this torch, on this processor, has the kernel: it is tried on a small product."""
     one = torch.eye(32)
     try:
         match kernel:
+            case "product":
+                y_MO = product(one, one.t())
             case "pack":
-                packed = torch.ops.mkldnn._reorder_linear_weight(one, 32)
-                y_MO = torch.ops.mkldnn._linear_pointwise(one, packed, None, "none", [], "")
+                y_MO = product(one, torch.ops.mkldnn._reorder_linear_weight(one, 32))
             case "int8":
                 y_MO = _int8_product(one, _LEVELS // 2, _pack_int8(*quantize(one)))
             case "integers":

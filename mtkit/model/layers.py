@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from mtkit.model.attention import MultiHeadAttention
 from mtkit.model.dropout import Dropout
+from mtkit.model.linear import Linear
 from mtkit.model.packing import Packing, Packings
 from mtkit.model.positions import Positions
 from mtkit.model.state import LayerCache
@@ -24,8 +25,8 @@ class FeedForward(nn.Module):
 
     def __init__(self, section: Model) -> None:
         super().__init__()
-        self.inner = nn.Linear(section.d_model, section.d_ff)
-        self.outer = nn.Linear(section.d_ff, section.d_model)
+        self.inner = Linear(section.d_model, section.d_ff)
+        self.outer = Linear(section.d_ff, section.d_model)
         self.dropout = Dropout(section.activation_dropout)
         self.activation = ACTIVATIONS[section.activation]
 

@@ -6,8 +6,12 @@ Shapes: N real target positions, D d_model, V vocabulary.
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+
+from mtkit.model.kernels import product
+from mtkit.model.linear import is_quicker
 
 CHUNK = 512
 
@@ -15,7 +19,7 @@ CHUNK = 512
 class _ChunkedLoss(torch.autograd.Function):
     """Projection, softmax and loss of a few hundred positions at a time: the N x V logits never exist at once.
 
-    The gradient with respect to the logits, p - ((1 - s) * onehot + s / V), is known as soon as p is, so the backward
+    The gradient with respect to the logits, p - (1 - s) * onehot - s / V, is known as soon as p is, so the backward
     pass is done here and only scaled later.
     """
 
@@ -29,22 +33,26 @@ class _ChunkedLoss(torch.autograd.Function):
         grad_hidden = torch.empty_like(hidden_ND) if needed else None
         grad_weight = torch.zeros_like(weight_VD) if needed else None
         smoothed, plain = weight_VD.new_zeros(()), weight_VD.new_zeros(())
+        project = product if is_quicker(hidden_ND[:CHUNK], vocabulary) else F.linear
         for begin in range(0, hidden_ND.shape[0], CHUNK):
             chunk, targets = hidden_ND[begin : begin + CHUNK], targets_N[begin : begin + CHUNK, None]
-            log_p = torch.log_softmax(chunk @ low_VD.t(), dim=-1, dtype=weight_VD.dtype)
-            nll = -log_p.gather(1, targets).sum()
+            logits = project(chunk, low_VD).to(weight_VD.dtype)
+            p = logits.softmax(-1)
+            # Of the likeliest id, p is at least 1 / V: its logarithm is safe, and tells what was divided by.
+            log_sum = logits.amax(1, keepdim=True) - p.amax(1, keepdim=True).log()
+            nll = (log_sum - logits.gather(1, targets)).sum()
             plain += nll
             smoothed += (1 - smoothing) * nll
             if smoothing:
-                smoothed -= smoothing / vocabulary * log_p.sum()
+                smoothed += smoothing * log_sum.sum() - smoothing / vocabulary * logits.sum()
             if grad_hidden is not None and grad_weight is not None:
-                grad = log_p.exp_()
-                if smoothing:
-                    grad -= smoothing / vocabulary
-                grad.scatter_add_(1, targets, grad.new_full((), smoothing - 1).expand_as(targets))
-                grad = grad.to(low)
-                torch.mm(grad, low_VD, out=grad_hidden[begin : begin + CHUNK])
+                grad = p.scatter_add_(1, targets, p.new_full((), smoothing - 1).expand_as(targets)).to(low)
+                grad_hidden[begin : begin + CHUNK] = project(grad, low_VD.t())
                 grad_weight += grad.t() @ chunk
+        if smoothing and grad_hidden is not None and grad_weight is not None:
+            # The same s / V in every column and row of the gradient: two sums instead of two products.
+            grad_hidden -= smoothing / vocabulary * weight_VD.sum(0)
+            grad_weight -= smoothing / vocabulary * hidden_ND.sum(0, dtype=weight_VD.dtype)
         ctx.save_for_backward(grad_hidden, grad_weight)
         ctx.mark_non_differentiable(plain)
         return smoothed, plain
