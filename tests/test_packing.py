@@ -1,4 +1,4 @@
-"""Training on real tokens alone: the same losses and gradients, and fewer rows to compute."""
+"""Training on real tokens alone: the same losses and gradients, and no padding to compute."""
 
 import dataclasses
 import statistics
@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch_model import build
 
 from mtkit.ids import PAD
-from mtkit.model.packing import Packing
+from mtkit.model.packing import Group, Packings
 from mtkit.training.step import StepReport, StepSettings, add_gradients, train_step
 
 PACKED = dataclasses.replace(SETTINGS, packing=True)
@@ -30,14 +30,24 @@ def assert_same(one: tuple[Update, StepReport], other: tuple[Update, StepReport]
     assert dataclasses.asdict(one[1]) == pytest.approx(dataclasses.asdict(other[1]), rel=1e-12)
 
 
-def test_rows_go_back_to_their_places() -> None:
-    real_BT = torch.tensor([[True, True, False], [True, False, False], [True, True, True]])
-    packing = Packing.of(real_BT)
-    assert packing.places_P.tolist() == [0, 1, 3, 6, 7, 8]
-    x_BTD = torch.randn(3, 3, 5)
-    x_PD = packing.pack(x_BTD)
-    assert torch.equal(x_PD, x_BTD[real_BT])
-    assert torch.equal(packing.unpack(x_PD), x_BTD * real_BT[..., None])
+def ids(lengths: list[int], width: int) -> Tensor:
+    """Row b holds 10 b + 10, 10 b + 11, ... on its left, padding on its right."""
+    return torch.tensor([[10 * b + 10 + t if t < n else PAD for t in range(width)] for b, n in enumerate(lengths)])
+
+
+def test_sentences_of_equal_shape_lie_side_by_side() -> None:
+    source_BS, target_BT = ids([2, 3, 2, 3, 1], 4), ids([1, 2, 2, 1, 2], 2)
+    packings = Packings.of(source_BS, target_BT)
+    sources, targets = (
+        side.pack(rows[..., None]).squeeze(1)
+        for side, rows in ((packings.source, source_BS), (packings.target, target_BT))
+    )
+    assert sources.tolist() == [50, 10, 11, 30, 31, 20, 21, 22, 40, 41, 42]
+    assert packings.source.groups == (Group(1, 1, 1), Group(2, 2, 2), Group(2, 3, 3))
+    assert targets.tolist() == [10, 40, 50, 51, 30, 31, 20, 21]
+    assert packings.target.groups == (Group(2, 1, 1), Group(3, 2, 2))
+    assert sources[packings.memory_P].tolist() == [10, 11, 40, 41, 42, 50, 30, 31, 20, 21, 22]
+    assert packings.cross == (Group(1, 1, 2), Group(1, 1, 3), Group(1, 2, 1), Group(1, 2, 2), Group(1, 2, 3))
 
 
 @pytest.mark.parametrize("norm", choices("norm"))
@@ -79,7 +89,7 @@ def rows_seen(settings: StepSettings) -> dict[str, int]:
     return seen
 
 
-def test_nothing_but_attention_sees_padding() -> None:
+def test_no_map_and_no_norm_sees_padding() -> None:
     packed, padded = rows_seen(PACKED), rows_seen(SETTINGS)
     assert packed.keys() == padded.keys()
     sides = {"encoder": TOKENS[0], "decoder": TOKENS[1]}

@@ -75,9 +75,11 @@ class EncoderLayer(nn.Module):
         """
 
         def attend(y_BSD: Tensor) -> Tensor:
-            q, k, v = self.self_attention.queries_keys_values(y_BSD, packing)
+            if packing is not None:
+                return self.self_attention.packed_self(y_BSD, packing, causal=False, rotate=positions.rotate)
+            q, k, v = self.self_attention.queries_keys_values(y_BSD)
             q, k = positions.rotate(q, 0), positions.rotate(k, 0)
-            return self.self_attention(q, k, v, mask_B11S, causal=False, record=heads, packing=packing)
+            return self.self_attention(q, k, v, mask_B11S, causal=False, record=heads)
 
         x_BSD = self.self_frame(x_BSD, attend)
         return self.feed_forward_frame(x_BSD, self.feed_forward)
@@ -116,28 +118,39 @@ class DecoderLayer(nn.Module):
         of every head, first the weights_NHTT of self-attention and then the weights_NHTS of cross-attention (N = B), to
         `heads`.
         """
-        source, target = packings or (None, None)
-        keys_values = cross if isinstance(cross, tuple) else self.cross_attention.keys_values(cross, source)
+        if packings is not None:
+            assert isinstance(cross, Tensor)
+            return self._packed(x_NTD, cross, positions, packings)
+        keys_values = cross if isinstance(cross, tuple) else self.cross_attention.keys_values(cross)
 
         def attend(y_NTD: Tensor) -> Tensor:
-            q, k, v = self.self_attention.queries_keys_values(y_NTD, target)
+            q, k, v = self.self_attention.queries_keys_values(y_NTD)
             q, k = positions.rotate(q, start), positions.rotate(k, start)
             if past is not None:
                 k, v = past.append(k, v)
-            return self.self_attention(q, k, v, None, causal=past is None, record=heads, packing=target)
+            return self.self_attention(q, k, v, None, causal=past is None, record=heads)
 
         def look_up(y_NTD: Tensor) -> Tensor:
             # Cross-attention knows no target positions, so the rows of a sentence line up on the query axis.
-            y_BQD = y_NTD if target else y_NTD.reshape(keys_values[0].shape[0], -1, y_NTD.shape[-1])
-            q_BHQE = self.cross_attention.queries(y_BQD, target)
+            q_BHQE = self.cross_attention.queries(y_NTD.reshape(keys_values[0].shape[0], -1, y_NTD.shape[-1]))
             if record is not None:
                 weights_BQS = self.cross_attention.weights(q_BHQE, keys_values[0], mask_B11S).mean(1)
                 record.append(weights_BQS.reshape(*y_NTD.shape[:2], -1))
-            attended_BQD = self.cross_attention(
-                q_BHQE, *keys_values, mask_B11S, causal=False, record=heads, packing=target
-            )
+            attended_BQD = self.cross_attention(q_BHQE, *keys_values, mask_B11S, causal=False, record=heads)
             return attended_BQD.view(y_NTD.shape)
 
         x_NTD = self.self_frame(x_NTD, attend)
         x_NTD = self.cross_frame(x_NTD, look_up)
         return self.feed_forward_frame(x_NTD, self.feed_forward)
+
+    def _packed(self, x_PD: Tensor, memory_QD: Tensor, positions: Positions, packings: Packings) -> Tensor:
+        """x_PD after the layer; the memory's rows have the order of the target side's sentences."""
+
+        def attend(y_PD: Tensor) -> Tensor:
+            return self.self_attention.packed_self(y_PD, packings.target, causal=True, rotate=positions.rotate)
+
+        def look_up(y_PD: Tensor) -> Tensor:
+            return self.cross_attention.packed_cross(y_PD, memory_QD, packings)
+
+        x_PD = self.cross_frame(self.self_frame(x_PD, attend), look_up)
+        return self.feed_forward_frame(x_PD, self.feed_forward)

@@ -94,7 +94,9 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """Hidden states_BTD, each of which has seen the target up to its own position. `heads` as for the layers."""
         x_BTD = self.target_positions.embed(self.target_embedding(target_in_BT) * self.scale, 0)
-        x_BTD = self.dropout(packings.target.pack(x_BTD) if packings else x_BTD)
+        if packings is not None:
+            x_BTD, memory_BSD = packings.target.pack(x_BTD), memory_BSD.index_select(0, packings.memory_P)
+        x_BTD = self.dropout(x_BTD)
         shared = {"heads": heads, "packings": packings}
         for layer, kept in zip(self.decoder, self._kept(len(self.decoder)), strict=True):
             if kept:
@@ -124,7 +126,8 @@ class Transformer(nn.Module):
     ) -> Tensor:
         """Hidden states_BTD under teacher forcing; `logits` projects the ones that matter.
 
-        With `packings` they are hidden_PD, of the real target positions alone, and nothing but attention sees padding.
+        With `packings` they are hidden_PD, of the real target positions alone, in the order of the target's packing,
+        and no layer sees padding.
         With `checkpointing` a layer keeps no more than its input for the backward pass, which computes the rest again,
         with the same dropout (Chen et al. 2016, section 4).
         """

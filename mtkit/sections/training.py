@@ -118,9 +118,7 @@ class Training(Section):
         "fp32",
         description="bf16, fp16: mixed precision, weights in fp32; auto: bf16 where the processor has it",
     )
-    packing: bool = Field(
-        False, description="Leave padding out of everything but attention; the result is the same but for rounding"
-    )
+    packing: bool = Field(False, description="Leave padding out; the result is the same but for rounding")
     gradient_checkpointing: bool = Field(
         False,
         description="Keep each layer's input alone for the backward pass and compute the rest again: less memory, "

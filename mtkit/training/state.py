@@ -13,6 +13,7 @@ from mtkit.checkpoint import build_model, set_weights, weights_of
 from mtkit.errors import ModelError, UsageError
 from mtkit.fsdp import is_shared_out, piece_like, share_out, whole
 from mtkit.initial import InitialModel, initial_model
+from mtkit.model.attention import compile_without_groups
 from mtkit.model.transformer import Transformer
 from mtkit.ranks import ALONE, Ranks
 from mtkit.recipe import Recipe
@@ -195,6 +196,8 @@ def make_learner(recipe: Recipe, tokenizers: Tokenizers, device: torch.device, r
         share_out(core, [*core.encoder, *core.decoder], device)
     core = core.to(device).train()
     dtype = autocast_dtype(training.precision, device)
+    if training.compile:
+        compile_without_groups(core)
     return Learner(
         recipe=recipe,
         tokenizers=tokenizers,

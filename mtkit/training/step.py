@@ -12,7 +12,7 @@ from mtkit.data.loader import Batch
 from mtkit.errors import TrainingError
 from mtkit.fsdp import is_shared_out, prepare_pass
 from mtkit.ids import BOS, EOS, PAD
-from mtkit.model.packing import Packing, Packings
+from mtkit.model.packing import Packings
 from mtkit.model.transformer import Transformer
 from mtkit.ranks import ALONE, Ranks
 from mtkit.runtime import autocast, is_out_of_memory, key_seed
@@ -63,7 +63,7 @@ class StepSettings:
 
 def batch_loss(model: nn.Module, output: nn.Linear, batch: Batch, settings: StepSettings) -> tuple[Tensor, Tensor]:
     """Sums of the smoothed and the plain loss of one batch; only real target positions meet the `output` layer."""
-    return _nll(_hidden(model, output, batch, settings), output, batch, settings)
+    return _nll(*_hidden(model, output, batch, settings), output, settings)
 
 
 def training_loss(model: nn.Module, output: nn.Linear, batch: Batch, settings: StepSettings) -> tuple[Tensor, Tensor]:
@@ -75,24 +75,29 @@ def training_loss(model: nn.Module, output: nn.Linear, batch: Batch, settings: S
     """
     if settings.r_drop == 0:
         return batch_loss(model, output, drop_words(batch, settings.word_dropout), settings)
-    first_ND, second_ND = (_hidden(model, output, drop_words(batch, settings.word_dropout), settings) for _ in range(2))
-    one, other = (_nll(hidden_ND, output, batch, settings) for hidden_ND in (first_ND, second_ND))
-    divergence = symmetric_divergence(first_ND, second_ND, matrix(output), settings.dtype)
+    passes = [_hidden(model, output, drop_words(batch, settings.word_dropout), settings) for _ in range(2)]
+    one, other = (_nll(hidden_ND, targets_N, output, settings) for hidden_ND, targets_N in passes)
+    divergence = symmetric_divergence(passes[0][0], passes[1][0], matrix(output), settings.dtype)
     return (one[0] + other[0]) / 2 + settings.r_drop / 4 * divergence, (one[1] + other[1]) / 2
 
 
-def _hidden(model: nn.Module, output: nn.Linear, batch: Batch, settings: StepSettings) -> Tensor:
-    """Hidden states_ND at the real target positions, ready for the `matrix` of the output layer."""
+def _hidden(model: nn.Module, output: nn.Linear, batch: Batch, settings: StepSettings) -> tuple[Tensor, Tensor]:
+    """Hidden states_ND at the real target positions, ready for the `matrix` of the output layer, and targets_N."""
     with autocast(settings.dtype, batch.source_BS.device):
-        target = Packing.of(batch.target_out_BT != PAD)
-        packings = Packings(Packing.of(batch.source_BS != PAD), target) if settings.packing else None
+        packings = Packings.of(batch.source_BS, batch.target_out_BT) if settings.packing else None
         hidden: Tensor = model(batch.source_BS, batch.target_in_BT, packings, settings.gradient_checkpointing)
-    hidden_ND = hidden if packings else target.pack(hidden)
-    return hidden_ND if output.bias is None else torch.cat((hidden_ND, torch.ones_like(hidden_ND[:, :1])), 1)
+    targets_BT1 = batch.target_out_BT[..., None]
+    if packings is not None:
+        hidden_ND, targets_N1 = hidden, packings.target.pack(targets_BT1)
+    else:
+        places_N = (batch.target_out_BT != PAD).flatten().nonzero().squeeze(1)
+        hidden_ND, targets_N1 = (x.flatten(0, 1).index_select(0, places_N) for x in (hidden, targets_BT1))
+    if output.bias is not None:
+        hidden_ND = torch.cat((hidden_ND, torch.ones_like(hidden_ND[:, :1])), 1)
+    return hidden_ND, targets_N1.squeeze(1)
 
 
-def _nll(hidden_ND: Tensor, output: nn.Linear, batch: Batch, settings: StepSettings) -> tuple[Tensor, Tensor]:
-    targets_N = batch.target_out_BT[batch.target_out_BT != PAD]
+def _nll(hidden_ND: Tensor, targets_N: Tensor, output: nn.Linear, settings: StepSettings) -> tuple[Tensor, Tensor]:
     return projected_nll(hidden_ND, matrix(output), targets_N, settings.label_smoothing, settings.dtype)
 
 

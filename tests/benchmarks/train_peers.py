@@ -93,7 +93,13 @@ def recipe_of(data: Path, work: Path, size: str, precision: str, threads: int) -
             "batching": {"max_tokens": MAX_TOKENS},
             "model": {**model, "encoder_layers": shape["layers"], "decoder_layers": shape["layers"]},
             "schedule": {"name": "constant", "rate": 3e-4},
-            "training": {"precision": precision, "threads": threads, "label_smoothing": 0.1, "device": "cpu"},
+            "training": {
+                "precision": precision,
+                "threads": threads,
+                "label_smoothing": 0.1,
+                "device": "cpu",
+                "packing": size == "base",  # see recipes/README.md: it pays for wide models
+            },
         }
     )
 
