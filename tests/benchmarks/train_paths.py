@@ -8,8 +8,9 @@ Both begin with the same weights and see the same batches. Each update is done b
 order, so that a change in the machine's speed hits both; a ratio is that of the seconds of one update. The warm-up does
 not count for the speeds; its seconds, in which a model is compiled, are told apart. Seconds of the processor, of all
 threads, are told beside those of the clock: with --set training.threads=1 they mean something on a busy machine, too.
-At the end stands the loss of both over the validation pairs, and how far the other's is from one's. Where the two draw
-other bits for dropout (packed rows, a compiled model), two values of training.seed show how much that alone makes.
+At the end stands the loss of both over the validation pairs, if any, and how far the other's is from one's. Where the
+two draw other bits for dropout (packed rows, a compiled model), two values of training.seed show how much that alone
+makes.
 
 Tokenizer and shards are made in a temporary folder. RECIPE's corpora must be there (`mtkit fetch RECIPE`).
 """
@@ -116,6 +117,9 @@ def main() -> None:
                     way.move(update, step)
                 progress.update()
         report(ways, arguments.warmup, tokens)
+        if not len(valid):
+            print("no validation: the recipe has no data.valid")
+            return
         losses = []
         for way in ways:
             with way.learner.translating() as ready:
