@@ -113,17 +113,16 @@ class DecoderLayer(nn.Module):
 
         `cross` is the encoder's memory_BSD, or this layer's cross keys and values_BHSE where they are made from it once
         for many calls; one entry a sentence. N may be a multiple of B, the rows of a sentence adjacent. With `past`, x
-        is one step (T = 1) at position `start`, and the cache grows by it.
+        is one step (T = 1) at position `start`, and the cache grows by it. With `packings` the memory's rows have the
+        order of the target side's sentences.
         The cross-attention weights_NTS, averaged over the heads, are appended to `record` where it is given; those
         of every head, first the weights_NHTT of self-attention and then the weights_NHTS of cross-attention (N = B), to
         `heads`.
         """
-        if packings is not None:
-            assert isinstance(cross, Tensor)
-            return self._packed(x_NTD, cross, positions, packings)
-        keys_values = cross if isinstance(cross, tuple) else self.cross_attention.keys_values(cross)
 
         def attend(y_NTD: Tensor) -> Tensor:
+            if packings is not None:
+                return self.self_attention.packed_self(y_NTD, packings.target, causal=True, rotate=positions.rotate)
             q, k, v = self.self_attention.queries_keys_values(y_NTD)
             q, k = positions.rotate(q, start), positions.rotate(k, start)
             if past is not None:
@@ -131,6 +130,10 @@ class DecoderLayer(nn.Module):
             return self.self_attention(q, k, v, None, causal=past is None, record=heads)
 
         def look_up(y_NTD: Tensor) -> Tensor:
+            if packings is not None:
+                assert isinstance(cross, Tensor)
+                return self.cross_attention.packed_cross(y_NTD, cross, packings)
+            keys_values = cross if isinstance(cross, tuple) else self.cross_attention.keys_values(cross)
             # Cross-attention knows no target positions, so the rows of a sentence line up on the query axis.
             q_BHQE = self.cross_attention.queries(y_NTD.reshape(keys_values[0].shape[0], -1, y_NTD.shape[-1]))
             if record is not None:
@@ -142,15 +145,3 @@ class DecoderLayer(nn.Module):
         x_NTD = self.self_frame(x_NTD, attend)
         x_NTD = self.cross_frame(x_NTD, look_up)
         return self.feed_forward_frame(x_NTD, self.feed_forward)
-
-    def _packed(self, x_PD: Tensor, memory_QD: Tensor, positions: Positions, packings: Packings) -> Tensor:
-        """x_PD after the layer; the memory's rows have the order of the target side's sentences."""
-
-        def attend(y_PD: Tensor) -> Tensor:
-            return self.self_attention.packed_self(y_PD, packings.target, causal=True, rotate=positions.rotate)
-
-        def look_up(y_PD: Tensor) -> Tensor:
-            return self.cross_attention.packed_cross(y_PD, memory_QD, packings)
-
-        x_PD = self.cross_frame(self.self_frame(x_PD, attend), look_up)
-        return self.feed_forward_frame(x_PD, self.feed_forward)

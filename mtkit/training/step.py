@@ -86,15 +86,11 @@ def _hidden(model: nn.Module, output: nn.Linear, batch: Batch, settings: StepSet
     with autocast(settings.dtype, batch.source_BS.device):
         packings = Packings.of(batch.source_BS, batch.target_out_BT) if settings.packing else None
         hidden: Tensor = model(batch.source_BS, batch.target_in_BT, packings, settings.gradient_checkpointing)
-    targets_BT1 = batch.target_out_BT[..., None]
-    if packings is not None:
-        hidden_ND, targets_N1 = hidden, packings.target.pack(targets_BT1)
-    else:
-        places_N = (batch.target_out_BT != PAD).flatten().nonzero().squeeze(1)
-        hidden_ND, targets_N1 = (x.flatten(0, 1).index_select(0, places_N) for x in (hidden, targets_BT1))
+    places_N = packings.target.places_P if packings else (batch.target_out_BT != PAD).flatten().nonzero().squeeze(1)
+    hidden_ND = hidden if packings else hidden.flatten(0, 1).index_select(0, places_N)
     if output.bias is not None:
         hidden_ND = torch.cat((hidden_ND, torch.ones_like(hidden_ND[:, :1])), 1)
-    return hidden_ND, targets_N1.squeeze(1)
+    return hidden_ND, batch.target_out_BT.flatten().index_select(0, places_N)
 
 
 def _nll(hidden_ND: Tensor, targets_N: Tensor, output: nn.Linear, settings: StepSettings) -> tuple[Tensor, Tensor]:

@@ -13,7 +13,6 @@ allocator is tuned from outside, as mtkit tunes its own: no mapped chunks, nothi
 """
 
 import argparse
-import gzip
 import os
 import re
 import sys
@@ -25,16 +24,12 @@ import yaml
 from train_peers import HERE, environment, opennmt_config, prepare, run
 
 from mtkit.evaluate import score
+from mtkit.files import read_lines
 from mtkit.text.tokenizer import Tokenizers
 
 ALLOCATOR = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**31 - 1), "MALLOC_TOP_PAD_": str(64 * 2**20)}
 UNPICKLING = {"TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD": "1"}  # the peer's checkpoints, made a moment ago, hold its options
 PEAK_RATE, WARMUP, WIDTH = 5e-3, 2000, 128
-
-
-def lines_of(data: Path, name: str) -> list[str]:
-    """The lines of one gzipped file."""
-    return gzip.decompress((data / f"{name}.gz").read_bytes()).decode("utf-8").split("\n")[:-1]
 
 
 def settings(work: Path, updates: int, every: int) -> dict[str, object]:
@@ -62,7 +57,7 @@ def minutes_in_log(text: str) -> dict[int, float]:
 def bleu(options: argparse.Namespace, work: Path, model: Path, test: str, beam: int) -> float:
     """BLEU of a checkpoint's translations."""
     tokenizers = Tokenizers.load(work / "run")
-    encoded = tokenizers.source.encode_batch(lines_of(options.data, f"{test}.en"))
+    encoded = tokenizers.source.encode_batch(list(read_lines(options.data / f"{test}.en.gz")))
     source, output = work / f"{test}.pieces", work / f"{test}.out"
     rows = (" ".join(tokenizers.source.pieces(ids)) for ids in encoded)
     source.write_text("".join(f"{row}\n" for row in rows), encoding="utf-8", newline="\n")
@@ -72,7 +67,7 @@ def bleu(options: argparse.Namespace, work: Path, model: Path, test: str, beam: 
     run(command, options.threads, work)
     pieces = output.read_text(encoding="utf-8").split("\n")[:-1]
     text = [row.replace(" ", "").replace("\N{LOWER ONE EIGHTH BLOCK}", " ").strip() for row in pieces]
-    return score(text, [lines_of(options.data, f"{test}.de")], target_language="de").metrics["bleu"].score
+    return score(text, [list(read_lines(options.data / f"{test}.de.gz"))], target_language="de").metrics["bleu"].score
 
 
 def main() -> int:
