@@ -18,13 +18,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import sentencepiece
-
 from mtkit.errors import DataError, ModelError, RecipeError
 from mtkit.files import atomic_write, read_json
 from mtkit.ids import BOS, EOS, PAD, UNK
 from mtkit.text.normalize import normalize
-from mtkit.text.tokenizer import JOINT_LIST, SOURCE_LIST, TARGET_LIST, UNKNOWN_SURFACE, Tokenizer, Tokenizers
+from mtkit.text.tokenizer import JOINT_LIST, SOURCE_LIST, TARGET_LIST, UNKNOWN_SURFACE, Tokenizer, Tokenizers, seeded
 
 FORMAT = 1
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
@@ -141,8 +139,8 @@ class ListedTokenizer(Tokenizer):
                 f"tokenizer.bpe_dropout: {rate:g} leaves out merges, and {self._origin} is a unigram model",
                 "set tokenizer.bpe_dropout: 0",
             )
-        sentencepiece.set_random_generator_seed(seed % (2**32 - 1))
-        return self._encode(texts, enable_sampling=True, nbest_size=-1, alpha=rate)
+        with seeded(seed):
+            return self._encode(texts, enable_sampling=True, nbest_size=-1, alpha=rate)
 
     def _encode(self, texts: Sequence[str], **sampling: Any) -> list[list[int]]:
         """The ids of each text: symbols by themselves, what stands between them cut by SentencePiece, in one call."""

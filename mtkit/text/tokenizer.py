@@ -16,7 +16,9 @@ What is text and what is not:
 
 import hashlib
 import os
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -41,6 +43,19 @@ _SPECIAL_NAMES = {PAD: "<pad>", UNK: "<unk>", BOS: "<s>", EOS: "</s>"}
 _WORD_START = "\u2581"
 _WORTH_A_BATCH = 16  # texts; SentencePiece starts a thread for each batch
 _REMEDY = "train it again with: mtkit tokenizer RECIPE"
+_seeding = threading.Lock()
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Batches that SentencePiece samples in here depend on `seed` alone; one thread of the process at a time.
+
+    SentencePiece has one seed for the process, read when a batch's thread starts: another thread that sets its own in
+    between would give this one other pieces.
+    """
+    with _seeding:
+        sentencepiece.set_random_generator_seed(seed % (2**32 - 1))  # the largest seed means: none
+        yield
 
 
 class Tokenizer:
@@ -158,11 +173,10 @@ class Tokenizer:
         SentencePiece's own: a merge that was left out is not tried again in the same word. Depends on texts, rate and
         seed alone; sets SentencePiece's random seed, which nothing else here uses.
         """
-        # A batch gets a thread of its own, whose random state begins at the seed. The largest seed means: none.
-        sentencepiece.set_random_generator_seed(seed % (2**32 - 1))
-        sampled = self._processor.encode(
-            [normalize(text) for text in texts], enable_sampling=True, nbest_size=-1, alpha=rate, num_threads=1
-        )
+        normalized = [normalize(text) for text in texts]
+        with seeded(seed):
+            # A batch gets a thread of its own, whose random state begins at the seed.
+            sampled = self._processor.encode(normalized, enable_sampling=True, nbest_size=-1, alpha=rate, num_threads=1)
         return [self._open_with_symbol(ids) for ids in sampled]
 
     def _open_with_symbol(self, ids: list[int]) -> list[int]:
