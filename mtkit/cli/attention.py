@@ -12,9 +12,10 @@ import typer
 
 from mtkit.cli.options import as_utf8
 from mtkit.cli.output import open_output
+from mtkit.cli.texts import STDIN, stdin_lines
 from mtkit.cli.translate_options import DeviceOption, ModelArgument, OutputOption, TagOption, ThreadsOption
 from mtkit.errors import DataError, UsageError
-from mtkit.files import atomic_write, open_binary, read_byte_lines, strip_line_end
+from mtkit.files import atomic_write, open_binary, read_byte_lines
 from mtkit.formats import dump_json_line
 from mtkit.lines import LineReader, count_lines
 
@@ -205,7 +206,7 @@ def _write_pictures(found: "Iterator[tuple[int, AttentionMaps | None, View | Non
 def _reader(name: str) -> LineReader:
     """The lines of a file, or of stdin. Raises DataError at once when there is no such file."""
     if name == "-":
-        return LineReader(map(strip_line_end, sys.stdin.buffer), "<stdin>", "error")
+        return LineReader(stdin_lines(), STDIN, "error")
     if not Path(name).is_fifo():
         open_binary(name).close()
     return LineReader(read_byte_lines(name), name, "error")

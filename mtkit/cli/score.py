@@ -3,7 +3,6 @@
 import functools
 import itertools
 import logging
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -13,10 +12,11 @@ import typer
 
 from mtkit.cli.options import as_utf8
 from mtkit.cli.output import Output, open_output
+from mtkit.cli.texts import STDIN, stdin_lines
 from mtkit.cli.translate_options import DeviceOption, ModelArgument, OutputOption, TagOption, ThreadsOption
 from mtkit.data.progress import bar, follow
 from mtkit.errors import DataError, MtkitError, UsageError
-from mtkit.files import open_binary, read_byte_lines, strip_line_end
+from mtkit.files import open_binary, read_byte_lines
 from mtkit.folders import weights_sha256
 from mtkit.formats import dump_json_line
 from mtkit.lines import BadUtf8, LineReader
@@ -193,7 +193,7 @@ def _reader(name: str, bad_utf8: BadUtf8) -> LineReader:
     A pipe is opened when its lines are read, once: closing it would turn its writer away.
     """
     if name == "-":
-        return LineReader(map(strip_line_end, sys.stdin.buffer), "<stdin>", bad_utf8)
+        return LineReader(stdin_lines(), STDIN, bad_utf8)
     if not Path(name).is_fifo():
         open_binary(name).close()
     return LineReader(read_byte_lines(name), name, bad_utf8)

@@ -1,13 +1,46 @@
-"""Whole texts for the commands that score: files or stdin, and the language that a file's name tells."""
+"""Stdin line by line; whole texts for the commands that score; the language that a file's name tells."""
 
+import io
+import os
+import select
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import PurePath
+from typing import Any
 
 from mtkit.errors import UsageError
 from mtkit.files import decode_line, read_lines, strip_line_end
 
 STDIN = "<stdin>"
+_PATIENCE_SECONDS = 0.5
+
+
+class _InTurns(io.RawIOBase):
+    """A descriptor that is waited for in short turns, between which Python looks for signals.
+
+    A read that begins just after a signal has come would sleep through it until there is something to read.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def readable(self) -> bool:
+        """Always."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        """Fill the buffer with what is there; 0 at the end."""
+        while not select.select([self._descriptor], [], [], _PATIENCE_SECONDS)[0]:
+            pass
+        return os.readv(self._descriptor, [buffer])
+
+
+def stdin_lines() -> Iterator[bytes]:
+    """The lines of stdin without their LF, each as soon as it is there."""
+    stream: Iterable[bytes] = sys.stdin.buffer
+    if os.name == "posix":  # elsewhere only sockets can be waited for
+        stream = io.BufferedReader(_InTurns(sys.stdin.fileno()))
+    return map(strip_line_end, stream)
 
 
 def name_of(path: str) -> str:
@@ -25,8 +58,8 @@ def stream_text(path: str) -> Iterator[str]:
     if path != "-":
         yield from read_lines(path)
         return
-    for number, line in enumerate(sys.stdin.buffer, 1):
-        yield decode_line(strip_line_end(line), STDIN, number)
+    for number, line in enumerate(stdin_lines(), 1):
+        yield decode_line(line, STDIN, number)
 
 
 def refuse_two_stdins(paths: Sequence[str | None]) -> None:

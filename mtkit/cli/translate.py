@@ -16,6 +16,7 @@ from mtkit.cli.job import follows, leading, serve
 from mtkit.cli.options import as_utf8
 from mtkit.cli.output import Output, open_output
 from mtkit.cli.search_options import given, merged, with_search_options
+from mtkit.cli.texts import STDIN, stdin_lines
 from mtkit.cli.translate_options import (
     AlignmentsOption,
     BadUtf8Option,
@@ -37,7 +38,7 @@ from mtkit.cli.translate_options import (
 )
 from mtkit.data.progress import bar
 from mtkit.errors import DataError, MtkitError, UsageError
-from mtkit.files import open_binary, read_byte_lines, read_lines, strip_line_end
+from mtkit.files import open_binary, read_byte_lines, read_lines
 from mtkit.folders import RECIPE_FILE, find_model, weights_sha256
 from mtkit.formats import OUTPUT_KEYS, alignment_line, json_line, n_best_lines, parse_json_lines, text_line
 from mtkit.lines import BadUtf8, LineReader, count_lines
@@ -274,7 +275,7 @@ def _renderer(
 def _reader(path: Path | None, bad_utf8: BadUtf8) -> LineReader:
     """The lines of a file, or of stdin. Raises DataError at once when there is no such file."""
     if path is None:
-        return LineReader(map(strip_line_end, sys.stdin.buffer), "<stdin>", bad_utf8)
+        return LineReader(stdin_lines(), STDIN, bad_utf8)
     _refuse_missing(path)
     return LineReader(read_byte_lines(path), str(path), bad_utf8)
 
