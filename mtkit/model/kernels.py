@@ -5,7 +5,8 @@ Three precisions, each of the weights and the products; what goes in and comes o
 
 - float32: the matrix packed by oneDNN into the order in which its kernels read it, but for small ones, which gain
   nothing by it, while oneDNN makes, and keeps, a kernel for every number of rows that it meets;
-- bfloat16: the same in half the memory, the input rounded to bfloat16;
+- bfloat16: the same in half the memory, input and result rounded to bfloat16; where the processor has no products of
+  such numbers, those of float32 are rounded alike;
 - int8: symmetric, a scale a row of the matrix (Bhandare et al. 2019), and a scale a row of the input, found anew for
   every row, so that no row's result depends on the rows beside it.
 
@@ -15,6 +16,7 @@ Shapes: M rows, I inputs, O outputs; x may have any leading dimensions.
 """
 
 import copy
+import time
 import warnings
 from collections.abc import Callable
 from functools import lru_cache
@@ -53,7 +55,7 @@ def prepare(
         return Int8Wide(*quantize(weight_OI), bias_O)
     if precision == "float32" and weight_OI.numel() < _WORTH_PACKING:
         return Plain(weight_OI.clone(), bias_O)
-    return Packed(weight_OI.to(torch.bfloat16 if precision == "bfloat16" else torch.float32), bias_O)
+    return Packed(weight_OI, bias_O, torch.bfloat16 if precision == "bfloat16" else torch.float32)
 
 
 def product(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
@@ -79,22 +81,24 @@ class Plain:
 
 
 class Packed:
-    """x W^T + b with a matrix that oneDNN has packed, in float32 or bfloat16."""
+    """x W^T + b with a matrix that oneDNN has packed; matrix, bias, x and result rounded to `dtype`."""
 
-    def __init__(self, weight_OI: Tensor, bias_O: Tensor | None) -> None:
-        self.dtype = weight_OI.dtype
-        self.bias_O = None if bias_O is None else bias_O.to(self.dtype)
+    def __init__(self, weight_OI: Tensor, bias_O: Tensor | None, dtype: torch.dtype) -> None:
+        self.dtype = dtype
+        self.kept = dtype if available("bfloat16") else torch.float32
+        weight_OI = weight_OI.to(dtype).to(self.kept)
+        self.bias_O = None if bias_O is None else bias_O.to(dtype).to(self.kept)
         self.packed = available("pack")
         # The hint is the usual number of rows; any number works.
         self.weight = torch.ops.mkldnn._reorder_linear_weight(weight_OI, 64) if self.packed else weight_OI.clone()
 
     def __call__(self, x: Tensor) -> Tensor:
-        x = x.to(self.dtype)
+        x = x.to(self.dtype).to(self.kept)
         if self.packed:
             y = product(x, self.weight, self.bias_O)
         else:
             y = F.linear(x, self.weight, self.bias_O)
-        return y.float()
+        return y.to(self.dtype).float()
 
 
 class Int8:
@@ -171,7 +175,7 @@ def _integer_product(x_MI: Tensor, weight_IO: Tensor) -> Tensor:
 
 
 @lru_cache
-def available(kernel: Literal["product", "pack", "int8", "integers"]) -> bool:
+def available(kernel: Literal["product", "pack", "bfloat16", "int8", "integers"]) -> bool:
     """Whether this torch, on this processor, has the kernel: it is tried on a small product."""
     one = torch.eye(32)
     try:
@@ -180,13 +184,36 @@ def available(kernel: Literal["product", "pack", "int8", "integers"]) -> bool:
                 y_MO = product(one, one.t())
             case "pack":
                 y_MO = product(one, torch.ops.mkldnn._reorder_linear_weight(one, 32))
+            case "bfloat16":
+                half = one.bfloat16()
+                y_MO = product(half, torch.ops.mkldnn._reorder_linear_weight(half, 32)).float()
             case "int8":
                 y_MO = _int8_product(one, _LEVELS // 2, _pack_int8(*quantize(one)))
             case "integers":
                 y_MO = _integer_product(one.to(torch.int8), one.to(torch.int8))
     except (AttributeError, RuntimeError):  # NotImplementedError is one of the latter
         return False
-    return bool(torch.allclose(y_MO, one, atol=0.02))
+    right = bool(torch.allclose(y_MO, one, atol=0.02))
+    return right and (kernel != "integers" or _integers_are_quick())
+
+
+def _integers_are_quick() -> bool:
+    """Whether products of int8 matrices take less time than those of float32.
+
+    With VNNI they take a small part of it; without, a loop that was written to be right takes 20 times as long.
+    """
+    whole_MI, weight_IO = torch.ones(32, 256), torch.ones(256, 256)
+
+    def seconds(dtype: torch.dtype) -> float:
+        x_MI, y_IO = whole_MI.to(dtype), weight_IO.to(dtype)
+        times = []
+        for _ in range(4):
+            began = time.perf_counter()
+            _integer_product(x_MI, y_IO)
+            times.append(time.perf_counter() - began)
+        return min(times)
+
+    return seconds(torch.int8) < seconds(torch.float32)
 
 
 @lru_cache
