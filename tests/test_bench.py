@@ -16,7 +16,7 @@ from toy_run import Runs
 
 from mtkit.bench import peak
 from mtkit.bench.flops import training_flops
-from mtkit.bench.peak import matrix_peaks
+from mtkit.bench.peak import Products, matrix_peaks
 from mtkit.bench.train import PHASES, bench_train
 from mtkit.cli.bench import train as command
 from mtkit.model.transformer import Transformer
@@ -65,7 +65,12 @@ def test_peaks_are_measured_for_what_the_machine_has(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(peak, "autocast_dtype", lambda precision, device: torch.bfloat16)
     peaks = matrix_peaks(CPU, 0.01)
     assert list(peaks) == ["fp32", "bf16"]
-    assert all(value > 1e6 for value in peaks.values())
+    assert all(found.flops_per_second > 1e6 for found in peaks.values())
+    products = Products(CPU, torch.float32, peaks["fp32"].size)
+    products.run(0.02)
+    assert products.seconds >= 0.01
+    assert products.flops % (2 * peaks["fp32"].size ** 3) == 0
+    assert products.flops / products.seconds <= products.quickest
 
 
 @pytest.mark.parametrize("training", [{}, {"accumulate": 2, "ema_decay": 0.9}])
@@ -86,6 +91,8 @@ def test_the_figures_add_up_and_nothing_is_written(
     assert spread["least"] <= speed.target_tokens_per_second <= spread["most"]
     assert 0 < speed.padding_share < 0.5
     assert speed.peak_share == speed.flops_per_second / speed.peaks["fp32"]
+    assert speed.sustained_share == speed.flops_per_second / speed.sustained_flops_per_second
+    assert speed.sustained_flops_per_second > 1e6
     assert speed.loader_alone_target_tokens_per_second > speed.target_tokens_per_second
     assert (speed.precision, speed.device, speed.threads) == ("fp32", "cpu", 1)
     assert f"{speed.target_tokens_per_second:,.0f}" in speed.render()

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from mtkit.bench.flops import training_flops
-from mtkit.bench.peak import matrix_peaks, synchronize
+from mtkit.bench.peak import DTYPES, Products, matrix_peaks, synchronize
 from mtkit.data.loader import Batch, PairData
 from mtkit.errors import ModelError, TrainingError
 from mtkit.ids import PAD
@@ -35,6 +35,7 @@ log = logging.getLogger(__name__)
 
 PHASES = ("loader", "forward", "backward", "optimizer")
 _ALONE_SECONDS = 1.0
+_SHARE_BETWEEN = 0.05  # seconds of matrix products after an update, for each second of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,9 @@ class TrainSpeed:
     Tokens are real ones, EOS included; a batch's padding is in `padding_share`, of both sides together. `seconds` are
     those of one update: waiting for the loader, forward, backward, and all else as `optimizer` (norm, clipping, update,
     moving average). Loss and gradient of the output layer are computed together, in `forward`. `flops_per_second` are
-    those of `mtkit.bench.flops`; `peaks` those of matrix products measured in the same run, before and after.
+    those of `mtkit.bench.flops`. `peaks` are those of single matrix products, the quickest before and after the
+    updates, `peak_share` is the share of it. `sustained_flops_per_second` is what such products reach in between: some
+    after every update, all their time counted.
     """
 
     device: str
@@ -61,6 +64,8 @@ class TrainSpeed:
     flops_per_second: float
     peaks: dict[str, float]
     peak_share: float
+    sustained_flops_per_second: float
+    sustained_share: float
     loader_alone_target_tokens_per_second: float
     peak_memory_bytes: int
     page_faults: float
@@ -84,8 +89,10 @@ class TrainSpeed:
             *((f"  {name}", f"{1000 * self.seconds[name]:,.1f} ms, {100 * self.seconds[name] / whole:.1f} %")
               for name in PHASES),
             ("loader alone", f"{self.loader_alone_target_tokens_per_second:,.0f} target tokens/s"),
-            ("arithmetic", f"{self.flops_per_second / 1e9:,.1f} GFLOP/s, {100 * self.peak_share:.1f} % of the peak in "
-             f"{self.precision} (matrix products here: {peaks} GFLOP/s)"),
+            ("arithmetic", f"{self.flops_per_second / 1e9:,.1f} GFLOP/s"),
+            ("  of products", f"{100 * self.sustained_share:.1f} % of the {self.sustained_flops_per_second / 1e9:,.0f} "
+             f"GFLOP/s of matrix products in {self.precision} between the updates"),
+            ("  of the peak", f"{100 * self.peak_share:.1f} % of the quickest single product ({peaks} GFLOP/s)"),
             ("memory", f"{self.peak_memory_bytes / 1e9:.2f} GB at most, {self.page_faults:,.0f} page faults an update"),
             ("loss", f"{self.loss:.3f} a target token at the end"),
             ("measured", f"{self.updates} updates after {self.warmup}, on {self.device}, {self.threads} threads, "
@@ -114,12 +121,20 @@ def bench_train(
         learner = make_learner(recipe, tokenizers, device)
         learner.settings = replace(learner.settings, watch=watch)
         before = matrix_peaks(device)
+        kind = "bf16" if learner.settings.dtype is not None and "bf16" in before else "fp32"
+        between = Products(device, DTYPES[kind], before[kind].size)
         stream = stack.enter_context(closing(updates(recipe, data, 0, 0, ALONE, tokenizers)))
-        rows = [_row(learner, stream, step, watch, tick) for step in range(1, warmup + count + 1)][warmup:]
+        rows = []
+        for step in range(1, warmup + count + 1):
+            row = _row(learner, stream, step, watch, tick)
+            if step > warmup:
+                rows.append(row)
+                between.run(_SHARE_BETWEEN * sum(row.seconds.values()))
         after = matrix_peaks(device)
         alone = _loader_alone(stream)
-    peaks = {name: max(before[name], after[name]) for name in before}
-    return _summary(rows, learner, warmup, {"threads": threads, "peaks": peaks, "alone": alone})
+    peaks = {name: max(before[name], after[name]).flops_per_second for name in before}
+    found = {"threads": threads, "peaks": peaks, "peak": peaks[kind], "alone": alone}
+    return _summary(rows, learner, warmup, {**found, "sustained": between.flops / between.seconds})
 
 
 class Watch:
@@ -232,7 +247,6 @@ def _summary(rows: list[_Row], learner: Learner, warmup: int, found: Mapping[str
     target, source = sum(row.target_tokens for row in rows), sum(row.source_tokens for row in rows)
     rates = [row.target_tokens / sum(row.seconds.values()) for row in rows]
     precision = {None: "fp32", torch.bfloat16: "bf16", torch.float16: "fp16"}[learner.settings.dtype]
-    peaks = found["peaks"]
     flops = sum(row.flops for row in rows) / seconds
     return TrainSpeed(
         device=str(learner.device),
@@ -251,8 +265,10 @@ def _summary(rows: list[_Row], learner: Learner, warmup: int, found: Mapping[str
         padding_share=1 - (target + source) / sum(row.cells for row in rows),
         seconds={name: sum(row.seconds[name] for row in rows) / len(rows) for name in PHASES},
         flops_per_second=flops,
-        peaks=peaks,
-        peak_share=flops / (peaks["fp32"] if precision == "fp32" else peaks.get("bf16", peaks["fp32"])),
+        peaks=found["peaks"],
+        peak_share=flops / found["peak"],
+        sustained_flops_per_second=found["sustained"],
+        sustained_share=flops / found["sustained"],
         loader_alone_target_tokens_per_second=found["alone"],
         peak_memory_bytes=peak_memory(learner.device),
         page_faults=sum(row.faults for row in rows) / len(rows),

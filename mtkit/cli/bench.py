@@ -29,8 +29,8 @@ def train(
 
     Trains from the recipe's start as mtkit train does, without validating. Nothing is written into the run folder; its
     tokenizer and shards are used where they are up to date, otherwise made in a temporary folder. Tokens are real ones,
-    EOS included. The share of the peak is the model's arithmetic, counted by formula at real positions, over the
-    quickest matrix product measured in the same run.
+    EOS included. The model's arithmetic, counted by formula at real positions, is set beside that of square matrix
+    products in the same run: those that take turns with the updates, all their time counted, and the quickest one.
 
     Example: mtkit bench train recipes/multi30k-en-de.yaml --set training.precision=fp32 --set training.threads=2
     """

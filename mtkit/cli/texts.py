@@ -38,7 +38,8 @@ class _InTurns(io.RawIOBase):
 def stdin_lines() -> Iterator[bytes]:
     """The lines of stdin without their LF, each as soon as it is there."""
     stream: Iterable[bytes] = sys.stdin.buffer
-    if os.name == "posix":  # elsewhere only sockets can be waited for
+    # Elsewhere only sockets can be waited for; and another program may have put something else in the place of stdin.
+    if os.name == "posix" and isinstance(sys.stdin.buffer, io.BufferedReader):
         stream = io.BufferedReader(_InTurns(sys.stdin.fileno()))
     return map(strip_line_end, stream)
 

@@ -149,7 +149,8 @@ def ours(options: argparse.Namespace, work: Path, size: str, precision: str) -> 
     command = [sys.executable, "-m", "mtkit", "bench", "train", str(path), "--json"]
     done = run([*command, "--updates", str(count), "--warmup", str(warmup)], options.threads, HERE.parents[1])
     figures = json.loads(done.stdout)
-    return {"speed": figures["target_tokens_per_second"], "peak_share": figures["peak_share"]}
+    shares = {name: figures[name] for name in ("sustained_share", "peak_share")}
+    return {"speed": figures["target_tokens_per_second"], **shares}
 
 
 def huggingface(options: argparse.Namespace, work: Path, size: str) -> dict[str, float]:
