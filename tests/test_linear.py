@@ -7,7 +7,7 @@ from torch import Tensor
 
 from mtkit.model import linear as module
 from mtkit.model.kernels import available, product
-from mtkit.model.linear import Linear, is_quicker, linear
+from mtkit.model.linear import Linear, is_quicker, linear, processor_suits
 
 SHAPES = [(1, 24), (70, 24), (3, 5, 24), (2, 3, 5, 24)]
 
@@ -20,9 +20,10 @@ def any_size(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, ...]]:
-    """The shapes of what oneDNN was given."""
+    """The shapes of what oneDNN was given; it is used whatever the processor."""
     if not available("product"):
         pytest.skip("this torch has no such kernel")
+    monkeypatch.setattr(module, "processor_suits", lambda: True)
     seen: list[tuple[int, ...]] = []
 
     def watched(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
@@ -97,7 +98,13 @@ def test_torchs_own_is_left_where_it_belongs(any_size: None, calls: list) -> Non
 
 
 def test_small_products_are_not_worth_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert not is_quicker(torch.zeros(30, 64), 64)
-    assert is_quicker(torch.zeros(4000, 128), 128) == available("product")
-    monkeypatch.setattr(module, "available", lambda kernel: False)
-    assert not is_quicker(torch.zeros(4000, 128), 128)
+    for suits in (True, False):
+        monkeypatch.setattr(module, "processor_suits", lambda suits=suits: suits)
+        assert not is_quicker(torch.zeros(30, 64), 64)
+        assert is_quicker(torch.zeros(4000, 128), 128) == suits
+
+
+@pytest.mark.parametrize(("capability", "suits"), [("AVX2", False), ("DEFAULT", False), ("AVX512", True)])
+def test_the_processor_decides(capability: str, suits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    assert processor_suits.__wrapped__() == (suits and available("product"))

@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from mtkit.model import linear
 from mtkit.model.kernels import available
 from mtkit.model.linear import is_quicker
 from mtkit.training import loss
@@ -47,8 +48,9 @@ def test_equals_cross_entropy_on_all_logits(rows: int, smoothing: float) -> None
     torch.testing.assert_close(ours, (hidden_ND.grad, weight_VD.grad))
 
 
-def test_equals_cross_entropy_by_onednns_products_too() -> None:
+def test_equals_cross_entropy_by_onednns_products_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Large enough for them, in float32; where this torch has none, its own are tested again."""
+    monkeypatch.setattr(linear, "processor_suits", lambda: available("product"))
     hidden_ND, weight_VD, targets_N = problem(CHUNK + 200, width=128, vocab=400)
     hidden_ND, weight_VD = ((0.1 * one.detach()).float().requires_grad_() for one in (hidden_ND, weight_VD))
     assert is_quicker(hidden_ND[:CHUNK], 400) == available("product")

@@ -1,8 +1,11 @@
-"""Linear maps of training. In float32 on a CPU oneDNN computes them, which may be quicker than torch's default there.
+"""Linear maps of training. In float32 on a CPU with AVX-512 oneDNN computes them.
+
+There it is 1.15 times as fast as torch's default, MKL, on a processor of AMD; with AVX2 it is 0.94 times as fast.
 
 Shapes: M rows, I inputs, O outputs; x may have any leading dimensions.
 """
 
+from functools import lru_cache
 from typing import Any
 
 import torch
@@ -37,14 +40,23 @@ class _Product(torch.autograd.Function):
         )
 
 
+@lru_cache
+def processor_suits() -> bool:
+    """Whether oneDNN's products are quicker than torch's default on this processor.
+
+    Not a matter of timing: the choice changes the rounding, and a run that is resumed must make it again.
+    """
+    return torch.backends.cpu.get_cpu_capability().startswith("AVX512") and available("product")
+
+
 def is_quicker(x: Tensor, outputs: int) -> bool:
-    """Whether `product` is to compute a map of x to so many outputs: a large one, in float32, on a CPU that has it."""
+    """Whether `product` is to compute a map of x to so many outputs: a large one, in float32, on a CPU that suits."""
     return (
         x.device.type == "cpu"
         and x.dtype == torch.float32
         and x.numel() * outputs >= _WORTH_A_KERNEL
         and not torch.compiler.is_compiling()
-        and available("product")
+        and processor_suits()
     )
 
 
