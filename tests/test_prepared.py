@@ -65,7 +65,7 @@ def test_equals_the_transformer(options: dict[str, Any], per_source: int) -> Non
             torch.testing.assert_close(got, one, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize(("precision", "tolerance"), [("bfloat16", 0.05), ("int8", 0.05)])
+@pytest.mark.parametrize(("precision", "tolerance"), [("bfloat16", 0.05), ("int8", 0.06)])
 @pytest.mark.parametrize("options", ARCHITECTURES, ids=lambda options: "-".join(map(str, options.values())))
 def test_low_precision_stays_near(options: dict[str, Any], precision: Precision, tolerance: float) -> None:
     """Relative to the spread of the logits."""

@@ -7,8 +7,8 @@ Three precisions, each of the weights and the products; what goes in and comes o
   nothing by it, while oneDNN makes, and keeps, a kernel for every number of rows that it meets;
 - bfloat16: the same in half the memory, input and result rounded to bfloat16; where the processor has no products of
   such numbers, those of float32 are rounded alike;
-- int8: symmetric, a scale a row of the matrix (Bhandare et al. 2019), and a scale a row of the input, found anew for
-  every row, so that no row's result depends on the rows beside it.
+- int8: a scale a row of the matrix; of the input one scale for all where its range is known beforehand (Bhandare et
+  al. 2019), else a scale a row, found anew for every row. Either way no row's result depends on the rows beside it.
 
 `available` says which kernels this torch has; where one is missing, another of the same arithmetic takes its place.
 
@@ -20,7 +20,7 @@ import time
 import warnings
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -56,6 +56,11 @@ def prepare(
     if precision == "float32" and weight_OI.numel() < _WORTH_PACKING:
         return Plain(weight_OI.clone(), bias_O)
     return Packed(weight_OI, bias_O, torch.bfloat16 if precision == "bfloat16" else torch.float32)
+
+
+def prepare_int8(weight_OI: Tensor, bias_O: Tensor | None, within: "Range", relu: bool = False) -> LinearMap:
+    """As `prepare` for int8 and inputs `within` a range; with `relu`, max(0, result). Needs `available("int8")`."""
+    return Int8Fixed(*quantize(weight_OI.detach()), None if bias_O is None else bias_O.detach(), within, relu)
 
 
 def product(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
@@ -119,6 +124,32 @@ class Int8:
         return torch.addcmul(self.bias_O, y, largest, out=y)
 
 
+class Range(NamedTuple):
+    """Where the inputs of a map lie: from -limit to limit, or from 0 to limit. Beyond they may count as the limit."""
+
+    limit: float
+    signed: bool = True
+
+
+class Int8Fixed:
+    """x W^T + b in int8 with the same steps for every input: one kernel does it all."""
+
+    def __init__(
+        self, quantized_OI: Tensor, scale_O: Tensor, bias_O: Tensor | None, within: Range, relu: bool = False
+    ) -> None:
+        # Without VNNI sums of two products are cut off at 2^15. Two neighbours that are both near the limit would reach
+        # that, where the matrix is at its limit too; but most numbers are small beside it.
+        levels = _LEVELS if _levels() == _LEVELS else 100
+        self.step = within.limit / (levels if within.signed else 2 * levels + 1)
+        self.zero = levels + 1 if within.signed else 0
+        self.relu = relu
+        self.packed = _pack_int8(quantized_OI, scale_O, bias_O)
+
+    def __call__(self, x: Tensor) -> Tensor:
+        kernel = _kernels().relu if self.relu else _kernels().linear
+        return kernel(x, self.step, self.zero, self.packed)
+
+
 class Int8Wide:
     """As Int8; needs no copy of the matrix, which can serve as an embedding too, and can pick rows out of it."""
 
@@ -148,21 +179,36 @@ class Int8Wide:
         return few
 
 
-def _pack_int8(quantized_OI: Tensor, scale_O: Tensor) -> torch.ScriptObject:
-    """The matrix in the form of torch's quantized kernels, which take the input as quantized by `_int8_product`."""
+def _pack_int8(quantized_OI: Tensor, scale_O: Tensor, bias_O: Tensor | None = None) -> torch.ScriptObject:
+    """The matrix in the form of torch's quantized kernels, which quantize the input themselves."""
     zeros_O = torch.zeros(len(scale_O), dtype=torch.long)
     with warnings.catch_warnings():
         # Torch means to drop tensors of this kind one day; `available` will then say so.
         warnings.filterwarnings("ignore", message=".*deprecated", category=UserWarning)
         weight = torch._make_per_channel_quantized_tensor(quantized_OI, scale_O.double(), zeros_O, 0)
-    return torch.ops.quantized.linear_prepack(weight, None)
+    return torch.ops.quantized.linear_prepack(weight, bias_O)
+
+
+class _Kernels(NamedTuple):
+    linear: Callable[..., Tensor]
+    relu: Callable[..., Tensor]
+
+
+@lru_cache
+def _kernels() -> _Kernels:
+    """Of (x, step, zero, packed): x rounded to whole steps, as bytes from -zero on; the product as float32.
+
+    The operators themselves: torch's wrapper looks at every argument, which takes as long as the product of one row.
+    """
+    return _Kernels(
+        torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default._op,
+        torch.ops.quantized.linear_with_input_q_dq_qweight_dq_relu_output_fp32.default._op,
+    )
 
 
 def _int8_product(x: Tensor, levels: int, packed: torch.ScriptObject) -> Tensor:
     """x W^T, each entry of x, within [-1, 1], rounded to one of 2 * levels + 1 steps."""
-    # The operator itself: torch's wrapper looks at every argument, which takes as long as the product of one row.
-    kernel = torch.ops.quantized.linear_with_input_q_dq_qweight_dq_output_fp32.default._op
-    return kernel(x, 1 / levels, levels + 1, packed)
+    return _kernels().linear(x, 1 / levels, levels + 1, packed)
 
 
 def _integer_product(x_MI: Tensor, weight_IO: Tensor) -> Tensor:
@@ -214,6 +260,11 @@ def _integers_are_quick() -> bool:
         return min(times)
 
     return seconds(torch.int8) < seconds(torch.float32)
+
+
+def normalised_range(width: int) -> Range:
+    """For rows of `width` numbers with mean 0 and variance 1: none can be beyond sqrt(width - 1), few exceed 6."""
+    return Range(min((width - 1) ** 0.5, 10.0 if _levels() == _LEVELS else 8.0))
 
 
 @lru_cache

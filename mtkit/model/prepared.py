@@ -2,7 +2,8 @@
 
 What it does differently, and why:
 
-- Every matrix is packed or quantized (kernels.py), queries, keys and values in one product.
+- Every matrix is packed or quantized (kernels.py), queries, keys and values in one product. In int8 the maps of a
+  pre-norm model know the range of their inputs beforehand (ranges.py).
 - The keys and values of a step's self-attention lie together, step after step, in buffers with room to grow: adding a
   step is one contiguous write, and one query against few keys is cheaper written out over all rows at once than as many
   small matrix products.
@@ -27,9 +28,10 @@ from torch import Tensor, nn
 
 from mtkit.ids import PAD
 from mtkit.model.attention import MultiHeadAttention
-from mtkit.model.kernels import Int8Wide, LinearMap, Packed, Plain, Precision, prepare, quantize
+from mtkit.model.kernels import Int8Wide, LinearMap, Packed, Plain, Precision, available, prepare, quantize
 from mtkit.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 from mtkit.model.positions import Positions, Rotary
+from mtkit.model.ranges import Affine, attention_maps, feed_forward_maps
 from mtkit.model.transformer import Transformer
 
 _ROOM = 40  # steps that a buffer grows by
@@ -55,33 +57,57 @@ class Embedding:
         return few
 
 
+class Norm:
+    """LayerNorm; `bare`: without its scale and shift."""
+
+    def __init__(self, norm: nn.LayerNorm, bare: bool = False) -> None:
+        self.shape = norm.normalized_shape
+        self.scale = None if bare else norm.weight
+        self.shift = None if bare else norm.bias
+        self.eps = norm.eps
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return torch.layer_norm(x, self.shape, self.scale, self.shift, self.eps)
+
+
 class Frame:
     """Residual connection and LayerNorm around a block, as `layers.Residual` without dropout."""
 
-    def __init__(self, residual: Residual) -> None:
-        self.norm = residual.norm
+    def __init__(self, residual: Residual, bare: bool = False) -> None:
+        self.norm = Norm(residual.norm, bare)
         self.pre = residual.pre
 
     def __call__(self, x: Tensor, block: Callable[[Tensor], Tensor]) -> Tensor:
         if self.pre:
-            return block(self._norm(x)).add_(x)
-        return self._norm(block(x).add_(x))
+            return block(self.norm(x)).add_(x)
+        return self.norm(block(x).add_(x))
 
-    def _norm(self, x: Tensor) -> Tensor:
-        return torch.layer_norm(x, self.norm.normalized_shape, self.norm.weight, self.norm.bias, self.norm.eps)
+
+def _norm_to_move(residual: Residual, precision: Precision) -> nn.LayerNorm | None:
+    """The norm whose scale and shift go into the maps behind it (see ranges.py); None where they stay."""
+    return residual.norm if precision == "int8" and residual.pre and available("int8") else None
 
 
 class Block:
-    """The feed-forward block."""
+    """The feed-forward block; `norm`: what comes before it, where its scale and shift are to be in the block."""
 
-    def __init__(self, block: FeedForward, precision: Precision) -> None:
+    def __init__(self, block: FeedForward, precision: Precision, norm: nn.LayerNorm | None) -> None:
         relu = block.activation is F.relu
-        self.inner = prepare(block.inner.weight, block.inner.bias, precision)
+        self.activation: Callable[[Tensor], Tensor] | None = torch.relu_ if relu else block.activation
+        if norm is not None and relu:
+            self.inner, self.outer = feed_forward_maps(norm, block.inner, block.outer)
+            self.activation = None
+            return
+        self.inner = (
+            prepare(block.inner.weight, block.inner.bias, precision)
+            if norm is None
+            else Affine.after(norm, block.inner.weight, block.inner.bias).prepared()
+        )
         self.outer = prepare(block.outer.weight, block.outer.bias, precision, nonnegative=relu)
-        self.activation = torch.relu_ if relu else block.activation
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self.outer(self.activation(self.inner(x)))
+        h = self.inner(x)
+        return self.outer(h if self.activation is None else self.activation(h))
 
 
 def _queries_scaled(attention: MultiHeadAttention) -> tuple[Tensor, Tensor]:
@@ -94,12 +120,16 @@ def _queries_scaled(attention: MultiHeadAttention) -> tuple[Tensor, Tensor]:
 
 
 class SelfMaps:
-    """The linear maps of a self-attention: queries, keys and values at once, and the output."""
+    """The linear maps of a self-attention: queries, keys and values at once, and the output; `norm` as of `Block`."""
 
-    def __init__(self, attention: MultiHeadAttention, precision: Precision) -> None:
+    def __init__(self, attention: MultiHeadAttention, precision: Precision, norm: nn.LayerNorm | None) -> None:
         self.heads = attention.heads
-        self.input = prepare(*_queries_scaled(attention), precision)
-        self.output = prepare(attention.output.weight, attention.output.bias, precision)
+        weight, bias = _queries_scaled(attention)
+        if norm is not None:
+            self.input, self.output = attention_maps(norm, weight, bias, attention.output)
+        else:
+            self.input = prepare(weight, bias, precision)
+            self.output = prepare(attention.output.weight, attention.output.bias, precision)
 
     def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Of x (..., D), each (..., H, E)."""
@@ -108,15 +138,25 @@ class SelfMaps:
 
 
 class CrossMaps:
-    """The linear maps of a cross-attention; keys and values are made once a sentence."""
+    """The linear maps of a cross-attention; keys and values are made once a sentence.
 
-    def __init__(self, attention: MultiHeadAttention, precision: Precision) -> None:
+    `norms`: those before the queries and at the encoder's end, where their scales and shifts are to be in the maps.
+    """
+
+    def __init__(
+        self, attention: MultiHeadAttention, precision: Precision, norms: tuple[nn.LayerNorm, nn.LayerNorm] | None
+    ) -> None:
         d_model = attention.d_model
         weight, bias = _queries_scaled(attention)
         self.heads = attention.heads
-        self.queries = prepare(weight[:d_model], bias[:d_model], precision)
-        self._keys_values = prepare(weight[d_model:], bias[d_model:], precision)
-        self.output = prepare(attention.output.weight, attention.output.bias, precision)
+        if norms is not None:
+            own, memory = norms
+            self.queries = Affine.after(own, weight[:d_model], bias[:d_model]).prepared()
+            self._keys_values, self.output = attention_maps(memory, weight[d_model:], bias[d_model:], attention.output)
+        else:
+            self.queries = prepare(weight[:d_model], bias[:d_model], precision)
+            self._keys_values = prepare(weight[d_model:], bias[d_model:], precision)
+            self.output = prepare(attention.output.weight, attention.output.bias, precision)
 
     def keys_values(self, memory_BSD: Tensor, per_source: int) -> tuple[Tensor, Tensor]:
         """Keys and values, each as SBHE for one row a sentence, as BHSE for several."""
@@ -225,10 +265,12 @@ class PreparedEncoderLayer:
     """As `layers.EncoderLayer`."""
 
     def __init__(self, layer: EncoderLayer, precision: Precision) -> None:
-        self.maps = SelfMaps(layer.self_attention, precision)
-        self.self_frame = Frame(layer.self_frame)
-        self.block = Block(layer.feed_forward, precision)
-        self.block_frame = Frame(layer.feed_forward_frame)
+        norm = _norm_to_move(layer.self_frame, precision)
+        self.maps = SelfMaps(layer.self_attention, precision, norm)
+        self.self_frame = Frame(layer.self_frame, bare=norm is not None)
+        norm = _norm_to_move(layer.feed_forward_frame, precision)
+        self.block = Block(layer.feed_forward, precision, norm)
+        self.block_frame = Frame(layer.feed_forward_frame, bare=norm is not None)
 
     def __call__(self, x_BSD: Tensor, mask_B11S: Tensor | None, positions: Positions) -> Tensor:
         """x_BSD after the layer."""
@@ -245,13 +287,17 @@ class PreparedEncoderLayer:
 class PreparedDecoderLayer:
     """As `layers.DecoderLayer`, one step at a time."""
 
-    def __init__(self, layer: DecoderLayer, precision: Precision) -> None:
-        self.maps = SelfMaps(layer.self_attention, precision)
-        self.self_frame = Frame(layer.self_frame)
-        self.cross_maps = CrossMaps(layer.cross_attention, precision)
-        self.cross_frame = Frame(layer.cross_frame)
-        self.block = Block(layer.feed_forward, precision)
-        self.block_frame = Frame(layer.feed_forward_frame)
+    def __init__(self, layer: DecoderLayer, precision: Precision, memory_norm: nn.Module) -> None:
+        norm = _norm_to_move(layer.self_frame, precision)
+        self.maps = SelfMaps(layer.self_attention, precision, norm)
+        self.self_frame = Frame(layer.self_frame, bare=norm is not None)
+        norm = _norm_to_move(layer.cross_frame, precision)
+        norms = (norm, memory_norm) if norm is not None and isinstance(memory_norm, nn.LayerNorm) else None
+        self.cross_maps = CrossMaps(layer.cross_attention, precision, norms)
+        self.cross_frame = Frame(layer.cross_frame, bare=norms is not None)
+        norm = _norm_to_move(layer.feed_forward_frame, precision)
+        self.block = Block(layer.feed_forward, precision, norm)
+        self.block_frame = Frame(layer.feed_forward_frame, bare=norm is not None)
 
     def __call__(self, x_ND: Tensor, index: int, state: PreparedState, positions: Positions, record: bool) -> Tensor:
         """x_ND after this layer, the state's number `index`; notes the attention where `record`. Mutates the state."""
@@ -313,10 +359,12 @@ class PreparedTransformer:
         encoder: Iterable[EncoderLayer] = turns.of(model.encoder)
         decoder: Iterable[DecoderLayer] = turns.of(model.decoder)
         self.encoder = [PreparedEncoderLayer(layer, precision) for layer in encoder]
-        self.decoder = [PreparedDecoderLayer(layer, precision) for layer in decoder]
+        turns.fill(model.encoder_norm)
+        self.decoder = [PreparedDecoderLayer(layer, precision, model.encoder_norm) for layer in decoder]
         turns.fill_rest()
-        self.encoder_norm, self.decoder_norm = model.encoder_norm, model.decoder_norm
-        self.target_embedding, self.output = _vocabulary(model, precision, narrowing)
+        self.encoder_norm = _last_norm(model.encoder_norm, moved=precision == "int8" and available("int8"))
+        self.target_embedding, self.output, moved = _vocabulary(model, precision, narrowing)
+        self.decoder_norm = _last_norm(model.decoder_norm, moved)
         self._rows_VD = _rows(model, self.target_embedding) if narrowing and precision != "int8" else None
         self.source_embedding = self.target_embedding
         if model.source_embedding is not model.target_embedding:
@@ -401,14 +449,26 @@ class _Turns:
                     weight.data = weight.new_empty(0)
                 del self.rest[name]
 
+    def fill(self, module: nn.Module) -> None:
+        """Give a module its weights."""
+        own = {self.names[weight]: weight for weight in module.parameters()}
+        self._fill(own)
+        for name in own:
+            del self.rest[name]
+
     def fill_rest(self) -> None:
-        """Give the weights to what is not in a layer that was yielded."""
+        """Give the weights to what has none yet."""
         self._fill(self.rest)
 
     def _fill(self, own: Mapping[str, nn.Parameter]) -> None:
         if self.weights is not None:
             for name, weight in own.items():
                 weight.data = self.weights[name]
+
+
+def _last_norm(norm: nn.Module, moved: bool) -> Callable[[Tensor], Tensor]:
+    """The norm at the end of encoder or decoder; without scale and shift where they have moved. Post-norm has none."""
+    return Norm(norm, bare=moved) if isinstance(norm, nn.LayerNorm) else norm
 
 
 def _embedding(table_VD: Tensor, factor: float, precision: Precision) -> Embedding:
@@ -425,12 +485,17 @@ def _rows(model: Transformer, embedding: Embedding) -> Tensor:
     return embedding.table_VD if tied else model.output.weight.detach().clone()
 
 
-def _vocabulary(model: Transformer, precision: Precision, narrowing: bool) -> tuple[Embedding, LinearMap]:
-    """The target embedding and the output map; see `PreparedTransformer`."""
+def _vocabulary(model: Transformer, precision: Precision, narrowing: bool) -> tuple[Embedding, LinearMap, bool]:
+    """The target embedding and the output map, and whether the decoder's last norm has its scale and shift there.
+
+    See `PreparedTransformer`.
+    """
     embedding = _embedding(model.target_embedding.weight, model.scale, precision)
-    tied = model.output.weight is model.target_embedding.weight
-    if precision != "int8" or not (narrowing and tied):
-        return embedding, prepare(model.output.weight, model.output.bias, precision, "rows" if narrowing else "whole")
-    assert embedding.scale_V is not None
-    bias_V = None if model.output.bias is None else model.output.bias.detach().clone()
-    return embedding, Int8Wide(embedding.table_VD, embedding.scale_V / model.scale, bias_V)
+    weight, bias = model.output.weight, model.output.bias
+    if precision == "int8" and narrowing and weight is model.target_embedding.weight:
+        assert embedding.scale_V is not None
+        bias_V = None if bias is None else bias.detach().clone()
+        return embedding, Int8Wide(embedding.table_VD, embedding.scale_V / model.scale, bias_V), False
+    if precision == "int8" and not narrowing and available("int8") and isinstance(model.decoder_norm, nn.LayerNorm):
+        return embedding, Affine.after(model.decoder_norm, weight, bias).prepared(), True
+    return embedding, prepare(weight, bias, precision, "rows" if narrowing else "whole"), False
