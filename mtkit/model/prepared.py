@@ -18,6 +18,7 @@ E head width, V vocabulary.
 
 import copy
 import math
+import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -35,6 +36,7 @@ from mtkit.model.ranges import Affine, attention_maps, feed_forward_maps
 from mtkit.model.transformer import Transformer
 
 _ROOM = 40  # steps that a buffer grows by
+_LARGE = 1 << 22  # bytes
 
 
 class Embedding:
@@ -206,6 +208,20 @@ def _kept(buffer_CNHE: Tensor, rows_N: Tensor, length: int) -> Tensor:
     kept_CNHE = buffer_CNHE.view(-1)[: room * size].view(room, *used_TNHE.shape[1:])
     kept_CNHE[:length] = used_TNHE
     return kept_CNHE
+
+
+def _fresh(shape: tuple[int, ...]) -> Tensor:
+    """Memory for a batch; a large block is the system's own: only what is written is held, and nothing afterwards.
+
+    In the memory that the allocator keeps such a block seldom fits the hole that the last one left, and it grows.
+    """
+    size = 4 * math.prod(shape)
+    if size < _LARGE:
+        return torch.empty(shape)
+    block = mmap.mmap(-1, size)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        block.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(block, dtype=torch.float32).view(shape)
 
 
 def _grown(buffer_CNHE: Tensor) -> Tensor:
@@ -381,15 +397,14 @@ class PreparedTransformer:
             x_BSD = layer(x_BSD, mask_B11S, self.source_positions)
         memory_BSD = self.encoder_norm(x_BSD)
         heads, width = self.decoder[0].maps.heads, memory_BSD.shape[2]
-        # Most translations end within these steps, and memory for steps that are not reached is never touched. One
-        # block for all layers: the holes that several leave behind do not fit the next batch, and memory grows.
-        room = source_BS.shape[1] * 3 // 2 + _ROOM
+        # Most translations end within these steps; those that do not have room once the others have left.
+        room = source_BS.shape[1] * 9 // 8 + 12
         shape = (len(self.decoder), 2, room, len(source_BS) * per_source, heads, width // heads)
         return PreparedState(
             per_source=per_source,
             cross=[layer.cross_maps.keys_values(memory_BSD, per_source) for layer in self.decoder],
             mask=mask_B11S if mask_B11S is None or per_source > 1 else mask_B11S[:, 0, 0].t()[:, :, None].contiguous(),
-            past=[Past(*keys_values) for keys_values in memory_BSD.new_empty(shape)],
+            past=[Past(*keys_values) for keys_values in _fresh(shape)],
             record_attention=attention,
         )
 
