@@ -7,6 +7,7 @@ setting is an option from birth.
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import typer
@@ -49,7 +50,8 @@ class SearchOption:
         return f"{self.description} [{path}: {self.accepts}]"
 
 
-def search_options() -> dict[str, SearchOption]:
+@lru_cache
+def search_options() -> Mapping[str, SearchOption]:
     """Every setting of the section, by name."""
     text = "Search method; where it is not the recipe's, the settings of the new one start from their defaults"
     methods, accepts = Literal["greedy", "beam", "sampling"], "greedy, beam or sampling"
@@ -72,8 +74,15 @@ def search_options() -> dict[str, SearchOption]:
     return options
 
 
+@lru_cache
+def _properties(section: type[Section]) -> dict[str, Any]:
+    """A section's settings as JSON Schema. Kept: made anew for every setting they took a tenth of a command's start."""
+    properties: dict[str, Any] = section.model_json_schema()["properties"]
+    return properties
+
+
 def _accepts(section: type[Section], name: str) -> str:
-    return kind_in_words(section.model_json_schema()["properties"][name])
+    return kind_in_words(_properties(section)[name])
 
 
 def with_search_options(function: Function) -> Function:
