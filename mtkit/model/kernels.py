@@ -142,12 +142,11 @@ class Int8Fixed:
         levels = _LEVELS if _levels() == _LEVELS else 100
         self.step = within.limit / (levels if within.signed else 2 * levels + 1)
         self.zero = levels + 1 if within.signed else 0
-        self.relu = relu
+        self.kernel = _kernels().relu if relu else _kernels().linear
         self.packed = _pack_int8(quantized_OI, scale_O, bias_O)
 
     def __call__(self, x: Tensor) -> Tensor:
-        kernel = _kernels().relu if self.relu else _kernels().linear
-        return kernel(x, self.step, self.zero, self.packed)
+        return self.kernel(x, self.step, self.zero, self.packed)
 
 
 class Int8Wide:

@@ -85,11 +85,6 @@ class Frame:
         return self.norm(block(x).add_(x))
 
 
-def _norm_to_move(residual: Residual, precision: Precision) -> nn.LayerNorm | None:
-    """The norm whose scale and shift go into the maps behind it (see ranges.py); None where they stay."""
-    return residual.norm if precision == "int8" and residual.pre and available("int8") else None
-
-
 class Block:
     """The feed-forward block; `norm`: what comes before it, where its scale and shift are to be in the block."""
 
@@ -278,15 +273,13 @@ def _attend(q_NHE: Tensor, keys_TNHE: Tensor, values_TNHE: Tensor, mask_TN1: Ten
 
 
 class PreparedEncoderLayer:
-    """As `layers.EncoderLayer`."""
+    """As `layers.EncoderLayer`. `moved`: its norms have their scale and shift in the maps behind them (ranges.py)."""
 
-    def __init__(self, layer: EncoderLayer, precision: Precision) -> None:
-        norm = _norm_to_move(layer.self_frame, precision)
-        self.maps = SelfMaps(layer.self_attention, precision, norm)
-        self.self_frame = Frame(layer.self_frame, bare=norm is not None)
-        norm = _norm_to_move(layer.feed_forward_frame, precision)
-        self.block = Block(layer.feed_forward, precision, norm)
-        self.block_frame = Frame(layer.feed_forward_frame, bare=norm is not None)
+    def __init__(self, layer: EncoderLayer, precision: Precision, moved: bool) -> None:
+        self.maps = SelfMaps(layer.self_attention, precision, layer.self_frame.norm if moved else None)
+        self.self_frame = Frame(layer.self_frame, bare=moved)
+        self.block = Block(layer.feed_forward, precision, layer.feed_forward_frame.norm if moved else None)
+        self.block_frame = Frame(layer.feed_forward_frame, bare=moved)
 
     def __call__(self, x_BSD: Tensor, mask_B11S: Tensor | None, positions: Positions) -> Tensor:
         """x_BSD after the layer."""
@@ -301,19 +294,19 @@ class PreparedEncoderLayer:
 
 
 class PreparedDecoderLayer:
-    """As `layers.DecoderLayer`, one step at a time."""
+    """As `layers.DecoderLayer`, one step at a time. `memory_norm`: the encoder's last norm, where scale and shift of it
+    and of the layer's own have moved into the maps behind them; else None.
+    """
 
-    def __init__(self, layer: DecoderLayer, precision: Precision, memory_norm: nn.Module) -> None:
-        norm = _norm_to_move(layer.self_frame, precision)
-        self.maps = SelfMaps(layer.self_attention, precision, norm)
-        self.self_frame = Frame(layer.self_frame, bare=norm is not None)
-        norm = _norm_to_move(layer.cross_frame, precision)
-        norms = (norm, memory_norm) if norm is not None and isinstance(memory_norm, nn.LayerNorm) else None
+    def __init__(self, layer: DecoderLayer, precision: Precision, memory_norm: nn.LayerNorm | None) -> None:
+        moved = memory_norm is not None
+        norms = None if memory_norm is None else (layer.cross_frame.norm, memory_norm)
+        self.maps = SelfMaps(layer.self_attention, precision, layer.self_frame.norm if moved else None)
+        self.self_frame = Frame(layer.self_frame, bare=moved)
         self.cross_maps = CrossMaps(layer.cross_attention, precision, norms)
-        self.cross_frame = Frame(layer.cross_frame, bare=norms is not None)
-        norm = _norm_to_move(layer.feed_forward_frame, precision)
-        self.block = Block(layer.feed_forward, precision, norm)
-        self.block_frame = Frame(layer.feed_forward_frame, bare=norm is not None)
+        self.cross_frame = Frame(layer.cross_frame, bare=moved)
+        self.block = Block(layer.feed_forward, precision, layer.feed_forward_frame.norm if moved else None)
+        self.block_frame = Frame(layer.feed_forward_frame, bare=moved)
 
     def __call__(self, x_ND: Tensor, index: int, state: PreparedState, positions: Positions, record: bool) -> Tensor:
         """x_ND after this layer, the state's number `index`; notes the attention where `record`. Mutates the state."""
@@ -374,13 +367,17 @@ class PreparedTransformer:
         turns = _Turns(model, weights)
         encoder: Iterable[EncoderLayer] = turns.of(model.encoder)
         decoder: Iterable[DecoderLayer] = turns.of(model.decoder)
-        self.encoder = [PreparedEncoderLayer(layer, precision) for layer in encoder]
+        memory_norm = None
+        if precision == "int8" and available("int8") and isinstance(model.encoder_norm, nn.LayerNorm):  # pre-norm
+            memory_norm = model.encoder_norm
+        moved = memory_norm is not None
+        self.encoder = [PreparedEncoderLayer(layer, precision, moved) for layer in encoder]
         turns.fill(model.encoder_norm)
-        self.decoder = [PreparedDecoderLayer(layer, precision, model.encoder_norm) for layer in decoder]
+        self.decoder = [PreparedDecoderLayer(layer, precision, memory_norm) for layer in decoder]
         turns.fill_rest()
-        self.encoder_norm = _last_norm(model.encoder_norm, moved=precision == "int8" and available("int8"))
-        self.target_embedding, self.output, moved = _vocabulary(model, precision, narrowing)
-        self.decoder_norm = _last_norm(model.decoder_norm, moved)
+        self.encoder_norm = _last_norm(model.encoder_norm, moved)
+        self.decoder_norm = _last_norm(model.decoder_norm, moved and not narrowing)
+        self.target_embedding, self.output = _vocabulary(model, precision, narrowing, moved and not narrowing)
         self._rows_VD = _rows(model, self.target_embedding) if narrowing and precision != "int8" else None
         self.source_embedding = self.target_embedding
         if model.source_embedding is not model.target_embedding:
@@ -500,17 +497,18 @@ def _rows(model: Transformer, embedding: Embedding) -> Tensor:
     return embedding.table_VD if tied else model.output.weight.detach().clone()
 
 
-def _vocabulary(model: Transformer, precision: Precision, narrowing: bool) -> tuple[Embedding, LinearMap, bool]:
-    """The target embedding and the output map, and whether the decoder's last norm has its scale and shift there.
+def _vocabulary(model: Transformer, precision: Precision, narrowing: bool, moved: bool) -> tuple[Embedding, LinearMap]:
+    """The target embedding and the output map, with the scale and shift of the norm before it where they have `moved`.
 
     See `PreparedTransformer`.
     """
     embedding = _embedding(model.target_embedding.weight, model.scale, precision)
     weight, bias = model.output.weight, model.output.bias
+    if moved:
+        assert isinstance(model.decoder_norm, nn.LayerNorm)
+        return embedding, Affine.after(model.decoder_norm, weight, bias).prepared()
     if precision == "int8" and narrowing and weight is model.target_embedding.weight:
         assert embedding.scale_V is not None
         bias_V = None if bias is None else bias.detach().clone()
-        return embedding, Int8Wide(embedding.table_VD, embedding.scale_V / model.scale, bias_V), False
-    if precision == "int8" and not narrowing and available("int8") and isinstance(model.decoder_norm, nn.LayerNorm):
-        return embedding, Affine.after(model.decoder_norm, weight, bias).prepared(), True
-    return embedding, prepare(weight, bias, precision, "rows" if narrowing else "whole"), False
+        return embedding, Int8Wide(embedding.table_VD, embedding.scale_V / model.scale, bias_V)
+    return embedding, prepare(weight, bias, precision, "rows" if narrowing else "whole")
