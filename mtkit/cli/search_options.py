@@ -57,6 +57,7 @@ def search_options() -> Mapping[str, SearchOption]:
     methods, accepts = Literal["greedy", "beam", "sampling"], "greedy, beam or sampling"
     options = {"method": SearchOption("method", "", tuple(_METHODS), methods, text, accepts)}
     for method, section in _METHODS.items():
+        properties = section.model_json_schema()["properties"]
         for name, field in section.model_fields.items():
             if name in ("method", *_PARTS):
                 continue
@@ -65,24 +66,16 @@ def search_options() -> Mapping[str, SearchOption]:
             if name in options:
                 text = f"{options[name].description}. {text}"
                 owners = (*options[name].methods, method)
-            options[name] = SearchOption(name, "", owners, field.annotation, text, _accepts(section, name))
+            accepts = kind_in_words(properties[name])
+            options[name] = SearchOption(name, "", owners, field.annotation, text, accepts)
     for part, section in _PARTS.items():
+        properties = section.model_json_schema()["properties"]
         for name, field in section.model_fields.items():
             assert name not in options, "a setting's name is an option, so it must be one setting's alone"
             text = str(field.description)
-            options[name] = SearchOption(name, part, tuple(_METHODS), field.annotation, text, _accepts(section, name))
+            accepts = kind_in_words(properties[name])
+            options[name] = SearchOption(name, part, tuple(_METHODS), field.annotation, text, accepts)
     return options
-
-
-@lru_cache
-def _properties(section: type[Section]) -> dict[str, Any]:
-    """A section's settings as JSON Schema. Kept: made anew for every setting they took a tenth of a command's start."""
-    properties: dict[str, Any] = section.model_json_schema()["properties"]
-    return properties
-
-
-def _accepts(section: type[Section], name: str) -> str:
-    return kind_in_words(_properties(section)[name])
 
 
 def with_search_options(function: Function) -> Function:
