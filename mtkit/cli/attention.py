@@ -12,10 +12,10 @@ import typer
 
 from mtkit.cli.options import as_utf8
 from mtkit.cli.output import open_output
-from mtkit.cli.texts import STDIN, stdin_lines
+from mtkit.cli.texts import open_lines
 from mtkit.cli.translate_options import DeviceOption, ModelArgument, OutputOption, TagOption, ThreadsOption
 from mtkit.errors import DataError, UsageError
-from mtkit.files import atomic_write, open_binary, read_byte_lines
+from mtkit.files import atomic_write
 from mtkit.formats import dump_json_line
 from mtkit.lines import LineReader, count_lines
 
@@ -96,7 +96,7 @@ def attention(
     if source == target == "-":
         raise UsageError("SOURCE and TARGET are both -, and there is one stdin", "give one of them as a file")
     _refuse_unequal(source, target)
-    pairs = _pairs(_reader(source), None if target is None else _reader(target))
+    pairs = _pairs(open_lines(source, "error"), None if target is None else open_lines(target, "error"))
     if form == "png":
         from mtkit.heatmaps.png import check
 
@@ -201,15 +201,6 @@ def _write_pictures(found: "Iterator[tuple[int, AttentionMaps | None, View | Non
         with atomic_write(place, "wb") as stream:
             stream.write(png.render(view) if form == "png" else svg.render(view).encode("utf-8"))
         _LOG.info("%s", place)
-
-
-def _reader(name: str) -> LineReader:
-    """The lines of a file, or of stdin. Raises DataError at once when there is no such file."""
-    if name == "-":
-        return LineReader(stdin_lines(), STDIN, "error")
-    if not Path(name).is_fifo():
-        open_binary(name).close()
-    return LineReader(read_byte_lines(name), name, "error")
 
 
 def _refuse_unequal(source: str, target: str | None) -> None:

@@ -12,11 +12,10 @@ import typer
 
 from mtkit.cli.options import as_utf8
 from mtkit.cli.output import Output, open_output
-from mtkit.cli.texts import STDIN, stdin_lines
+from mtkit.cli.texts import open_lines
 from mtkit.cli.translate_options import DeviceOption, ModelArgument, OutputOption, TagOption, ThreadsOption
 from mtkit.data.progress import bar, follow
 from mtkit.errors import DataError, MtkitError, UsageError
-from mtkit.files import open_binary, read_byte_lines
 from mtkit.folders import weights_sha256
 from mtkit.formats import dump_json_line
 from mtkit.lines import BadUtf8, LineReader
@@ -115,7 +114,7 @@ def score(
     if source == target == "-":
         raise UsageError("SOURCE and TARGET are both -, and there is one stdin", "give one of them as a file")
     lines = _refuse_unequal(source, target, bad_utf8)
-    source_reader, target_reader = _reader(source, bad_utf8), _reader(target, bad_utf8)
+    source_reader, target_reader = open_lines(source, bad_utf8), open_lines(target, bad_utf8)
 
     from mtkit.force import Scorer
     from mtkit.runtime import set_threads
@@ -124,7 +123,7 @@ def score(
     scorer = Scorer.load(model, device)
     tags = [as_utf8(symbol) for symbol in tag]
     if on_long == "error" and _is_file(source) and _is_file(target):
-        again = follow(_pairs(_reader(source, bad_utf8), _reader(target, bad_utf8)), "check", lines, " pairs")
+        again = follow(_pairs(open_lines(source, bad_utf8), open_lines(target, bad_utf8)), "check", lines, " pairs")
         scorer.refuse_long(again, tags=tags, max_tokens=max_tokens)
     summary = Summary(scorer.recipe.filters.max_length)
     sha256 = weights_sha256(model)
@@ -187,18 +186,6 @@ def _report(readers: tuple[LineReader, LineReader], summary: Summary, seconds: f
     )
 
 
-def _reader(name: str, bad_utf8: BadUtf8) -> LineReader:
-    """The lines of a file, or of stdin. Raises DataError at once when there is no such file.
-
-    A pipe is opened when its lines are read, once: closing it would turn its writer away.
-    """
-    if name == "-":
-        return LineReader(stdin_lines(), STDIN, bad_utf8)
-    if not Path(name).is_fifo():
-        open_binary(name).close()
-    return LineReader(read_byte_lines(name), name, bad_utf8)
-
-
 def _is_file(name: str) -> bool:
     """Whether it can be read more than once, unlike a stream or named pipe."""
     return name != "-" and Path(name).is_file()
@@ -212,7 +199,7 @@ def _refuse_unequal(source: str, target: str, bad_utf8: BadUtf8) -> int | None:
     counts = []
     for name in (source, target):
         if _is_file(name):
-            counts.append(sum(1 for _ in _reader(name, bad_utf8)))
+            counts.append(sum(1 for _ in open_lines(name, bad_utf8)))
     if len(counts) == 2 and counts[0] != counts[1]:
         raise DataError(f"{source} has {counts[0]} lines, {target} has {counts[1]}", _PAIR_HINT)
     return counts[0] if counts else None

@@ -5,11 +5,12 @@ import os
 import select
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import PurePath
+from pathlib import Path, PurePath
 from typing import Any
 
 from mtkit.errors import UsageError
-from mtkit.files import decode_line, read_lines, strip_line_end
+from mtkit.files import decode_line, open_binary, read_byte_lines, read_lines, strip_line_end
+from mtkit.lines import BadUtf8, LineReader
 
 STDIN = "<stdin>"
 _PATIENCE_SECONDS = 0.5
@@ -42,6 +43,18 @@ def stdin_lines() -> Iterator[bytes]:
     if os.name == "posix" and isinstance(sys.stdin.buffer, io.BufferedReader):
         stream = io.BufferedReader(_InTurns(sys.stdin.fileno()))
     return map(strip_line_end, stream)
+
+
+def open_lines(name: str, bad_utf8: BadUtf8) -> LineReader:
+    """The lines of a file, or of stdin where it is -. Raises DataError at once when there is no such file.
+
+    A pipe is opened when its lines are read, once: closing it would turn its writer away.
+    """
+    if name == "-":
+        return LineReader(stdin_lines(), STDIN, bad_utf8)
+    if not Path(name).is_fifo():
+        open_binary(name).close()
+    return LineReader(read_byte_lines(name), name, bad_utf8)
 
 
 def name_of(path: str) -> str:
