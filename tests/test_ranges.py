@@ -32,7 +32,9 @@ def exact(monkeypatch: pytest.MonkeyPatch) -> list[Range]:
     """The maps without int8, and the ranges that were stated, in turn."""
     stated: list[Range] = []
 
-    def as_it_is(weight_OI: Tensor, bias_O: Tensor | None, within: Range, relu: bool = False) -> object:
+    def as_it_is(
+        weight_OI: Tensor, bias_O: Tensor | None, within: Range, relu: bool = False, rows: str = "many"
+    ) -> object:
         stated.append(within)
 
         def linear(x: Tensor) -> Tensor:
@@ -55,7 +57,7 @@ def bare(norm: nn.LayerNorm, x: Tensor) -> Tensor:
 def test_a_map_behind_a_norm_is_the_same(norm: nn.LayerNorm, exact: list[Range]) -> None:
     linear, x = nn.Linear(D, 40), 3 * numbers(ROWS, D, seed=3) + 1
     for bias in (linear.bias, None):
-        moved = Affine.after(norm, linear.weight, bias).prepared()
+        moved = Affine.after(norm, linear.weight, bias).prepared("many")
         torch.testing.assert_close(moved(bare(norm, x)), F.linear(norm(x), linear.weight, bias), rtol=1e-4, atol=1e-4)
     assert exact == [normalised_range(D)] * 2
 
@@ -65,7 +67,7 @@ def test_a_map_behind_a_norm_is_the_same(norm: nn.LayerNorm, exact: list[Range])
 def test_the_maps_of_attention_are_the_same(queries: int, norm: nn.LayerNorm, exact: list[Range]) -> None:
     """With and without queries; means of values are what the output map gets."""
     inner, outer, x = nn.Linear(D, queries + 2 * D), nn.Linear(D, D), numbers(ROWS, D, seed=3)
-    first, second = attention_maps(norm, inner.weight, inner.bias, outer)
+    first, second = attention_maps(norm, inner.weight, inner.bias, outer, ("many", "many"))
     wanted, found = inner(norm(x)), first(bare(norm, x))
     torch.testing.assert_close(found[:, :-D], wanted[:, :-D], rtol=1e-4, atol=1e-4)
     weights = numbers(ROWS, ROWS, seed=4).mul(3).softmax(-1)
@@ -78,7 +80,7 @@ def test_the_maps_of_attention_are_the_same(queries: int, norm: nn.LayerNorm, ex
 def test_the_maps_of_the_feed_forward_block_are_the_same(norm: nn.LayerNorm, exact: list[Range]) -> None:
     inner, outer, x = nn.Linear(D, FF), nn.Linear(FF, D), numbers(ROWS, D, seed=3)
     inner.weight.data[3] = 0  # a unit that no input moves
-    first, second = feed_forward_maps(norm, inner, outer)
+    first, second = feed_forward_maps(norm, inner, outer, "many")
     torch.testing.assert_close(second(first(bare(norm, x))), outer(inner(norm(x)).relu()), rtol=1e-4, atol=1e-4)
     assert Range(1.0, signed=False) in exact
 

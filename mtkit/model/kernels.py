@@ -9,6 +9,8 @@ Three precisions, each of the weights and the products; what goes in and comes o
   such numbers, those of float32 are rounded alike;
 - int8: a scale a row of the matrix; of the input one scale for all where its range is known beforehand (Bhandare et
   al. 2019), else a scale a row, found anew for every row. Either way no row's result depends on the rows beside it.
+  Without VNNI a small matrix and few rows take no less time in int8 than in float32; these matrices are rounded to
+  int8 and multiplied in float32.
 
 `available` says which kernels this torch has; where one is missing, another of the same arithmetic takes its place.
 
@@ -29,6 +31,8 @@ from torch import Tensor
 Precision = Literal["float32", "bfloat16", "int8"]
 Use = Literal["whole", "rows"]
 """Whether a matrix is always multiplied whole, or some of its rows may be picked out of it."""
+Rows = Literal["many", "few"]
+"""How many rows are multiplied at once: few in a step of decoding, which a map's fixed cost weighs upon."""
 LinearMap = Callable[[Tensor], Tensor]
 """x (..., I) to x W^T + b (..., O)."""
 
@@ -36,12 +40,20 @@ _LEVELS = 127
 # Entries from which a float32 matrix is packed. At 128 x 384 a call takes 10 us less without, and the first one with
 # another number of rows 0.4 ms less; at 512 x 512 products are 1.2 to 1.4 times as fast packed.
 _WORTH_PACKING = 1 << 17
+# Entries up to which a map of few rows is no slower in float32 than in int8, without VNNI: at 128 x 384 and 4, 64 and
+# 256 rows int8 takes 1.4, 0.9 and 0.9 times as long, at 128 x 128 1.7, 1.3 and 1.06.
+_WORTH_INT8 = 1 << 16
 # A row of zeros is divided by this.
 _TINY = 1e-30
 
 
 def prepare(
-    weight_OI: Tensor, bias_O: Tensor | None, precision: Precision, use: Use = "whole", nonnegative: bool = False
+    weight_OI: Tensor,
+    bias_O: Tensor | None,
+    precision: Precision,
+    use: Use = "whole",
+    nonnegative: bool = False,
+    rows: Rows = "many",
 ) -> LinearMap:
     """The linear map with this matrix and bias (None: none), in a form that is fast and keeps no reference to them.
 
@@ -51,6 +63,8 @@ def prepare(
     bias_O = None if bias_O is None else bias_O.detach().clone()
     if precision == "int8":
         if use == "whole" and available("int8"):
+            if _slower_in_int8(weight_OI, rows):
+                return Plain(_rounded(weight_OI), bias_O)
             return Int8(*quantize(weight_OI), bias_O, nonnegative)
         return Int8Wide(*quantize(weight_OI), bias_O)
     if precision == "float32" and weight_OI.numel() < _WORTH_PACKING:
@@ -58,9 +72,26 @@ def prepare(
     return Packed(weight_OI, bias_O, torch.bfloat16 if precision == "bfloat16" else torch.float32)
 
 
-def prepare_int8(weight_OI: Tensor, bias_O: Tensor | None, within: "Range", relu: bool = False) -> LinearMap:
+def prepare_int8(
+    weight_OI: Tensor, bias_O: Tensor | None, within: "Range", relu: bool = False, rows: Rows = "many"
+) -> LinearMap:
     """As `prepare` for int8 and inputs `within` a range; with `relu`, max(0, result). Needs `available("int8")`."""
-    return Int8Fixed(*quantize(weight_OI.detach()), None if bias_O is None else bias_O.detach(), within, relu)
+    weight_OI = weight_OI.detach()
+    bias_O = None if bias_O is None else bias_O.detach().clone()
+    if _slower_in_int8(weight_OI, rows):
+        return Plain(_rounded(weight_OI), bias_O, relu)
+    return Int8Fixed(*quantize(weight_OI), bias_O, within, relu)
+
+
+def _slower_in_int8(weight_OI: Tensor, rows: Rows) -> bool:
+    """Whether products of so many rows take less time in float32: small ones, without VNNI."""
+    return rows == "few" and weight_OI.numel() < _WORTH_INT8 and _levels() < _LEVELS
+
+
+def _rounded(weight_OI: Tensor) -> Tensor:
+    """The matrix as int8 has it, in float32."""
+    quantized_OI, scale_O = quantize(weight_OI)
+    return quantized_OI * scale_O[:, None]
 
 
 def product(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:
@@ -75,14 +106,16 @@ def quantize(weight_OI: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class Plain:
-    """x W^T + b, as it is."""
+    """x W^T + b, as it is; with `relu`, max(0, result)."""
 
-    def __init__(self, weight_OI: Tensor, bias_O: Tensor | None) -> None:
+    def __init__(self, weight_OI: Tensor, bias_O: Tensor | None, relu: bool = False) -> None:
         self.weight_OI = weight_OI
         self.bias_O = bias_O
+        self.relu = relu
 
     def __call__(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight_OI, self.bias_O)
+        y = F.linear(x, self.weight_OI, self.bias_O)
+        return y.relu_() if self.relu else y
 
 
 class Packed:

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 
 from mtkit.ids import PAD
 from mtkit.model.attention import MultiHeadAttention
-from mtkit.model.kernels import Int8Wide, LinearMap, Packed, Plain, Precision, available, prepare, quantize
+from mtkit.model.kernels import Int8Wide, LinearMap, Packed, Plain, Precision, Rows, available, prepare, quantize
 from mtkit.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 from mtkit.model.positions import Positions, Rotary
 from mtkit.model.ranges import Affine, attention_maps, feed_forward_maps
@@ -90,19 +90,19 @@ class Frame:
 class Block:
     """The feed-forward block; `norm`: what comes before it, where its scale and shift are to be in the block."""
 
-    def __init__(self, block: FeedForward, precision: Precision, norm: nn.LayerNorm | None) -> None:
+    def __init__(self, block: FeedForward, precision: Precision, norm: nn.LayerNorm | None, rows: Rows) -> None:
         relu = block.activation is F.relu
         self.activation: Callable[[Tensor], Tensor] | None = torch.relu_ if relu else block.activation
         if norm is not None and relu:
-            self.inner, self.outer = feed_forward_maps(norm, block.inner, block.outer)
+            self.inner, self.outer = feed_forward_maps(norm, block.inner, block.outer, rows)
             self.activation = None
             return
         self.inner = (
-            prepare(block.inner.weight, block.inner.bias, precision)
+            prepare(block.inner.weight, block.inner.bias, precision, rows=rows)
             if norm is None
-            else Affine.after(norm, block.inner.weight, block.inner.bias).prepared()
+            else Affine.after(norm, block.inner.weight, block.inner.bias).prepared(rows)
         )
-        self.outer = prepare(block.outer.weight, block.outer.bias, precision, nonnegative=relu)
+        self.outer = prepare(block.outer.weight, block.outer.bias, precision, nonnegative=relu, rows=rows)
 
     def __call__(self, x: Tensor) -> Tensor:
         h = self.inner(x)
@@ -121,14 +121,16 @@ def _queries_scaled(attention: MultiHeadAttention) -> tuple[Tensor, Tensor]:
 class SelfMaps:
     """The linear maps of a self-attention: queries, keys and values at once, and the output; `norm` as of `Block`."""
 
-    def __init__(self, attention: MultiHeadAttention, precision: Precision, norm: nn.LayerNorm | None) -> None:
+    def __init__(
+        self, attention: MultiHeadAttention, precision: Precision, norm: nn.LayerNorm | None, rows: Rows
+    ) -> None:
         self.heads = attention.heads
         weight, bias = _queries_scaled(attention)
         if norm is not None:
-            self.input, self.output = attention_maps(norm, weight, bias, attention.output)
+            self.input, self.output = attention_maps(norm, weight, bias, attention.output, (rows, rows))
         else:
-            self.input = prepare(weight, bias, precision)
-            self.output = prepare(attention.output.weight, attention.output.bias, precision)
+            self.input = prepare(weight, bias, precision, rows=rows)
+            self.output = prepare(attention.output.weight, attention.output.bias, precision, rows=rows)
 
     def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Of x (..., D), each (..., H, E)."""
@@ -150,12 +152,14 @@ class CrossMaps:
         self.heads = attention.heads
         if norms is not None:
             own, memory = norms
-            self.queries = Affine.after(own, weight[:d_model], bias[:d_model]).prepared()
-            self._keys_values, self.output = attention_maps(memory, weight[d_model:], bias[d_model:], attention.output)
+            self.queries = Affine.after(own, weight[:d_model], bias[:d_model]).prepared("few")
+            self._keys_values, self.output = attention_maps(
+                memory, weight[d_model:], bias[d_model:], attention.output, ("many", "few")
+            )
         else:
-            self.queries = prepare(weight[:d_model], bias[:d_model], precision)
+            self.queries = prepare(weight[:d_model], bias[:d_model], precision, rows="few")
             self._keys_values = prepare(weight[d_model:], bias[d_model:], precision)
-            self.output = prepare(attention.output.weight, attention.output.bias, precision)
+            self.output = prepare(attention.output.weight, attention.output.bias, precision, rows="few")
 
     def keys_values(self, memory_BSD: Tensor, per_source: int) -> tuple[Tensor, Tensor]:
         """Keys and values, each as SBHE for one row a sentence, as BHSE for several."""
@@ -267,8 +271,7 @@ class PreparedState:
 
 def _attend(q_NHE: Tensor, keys_TNHE: Tensor, values_TNHE: Tensor, mask_TN1: Tensor | None) -> tuple[Tensor, Tensor]:
     """One query a row against T keys of its own: the mixed values_NHE, and the weights_TNH."""
-    steps, rows, heads, width = keys_TNHE.shape
-    if steps * width >= _BLAS_SIZE:
+    if len(keys_TNHE) * q_NHE.shape[2] >= _BLAS_SIZE:
         return _attend_by_products(q_NHE, keys_TNHE, values_TNHE, mask_TN1)
     scores_TNH = torch.linalg.vecdot(keys_TNHE, q_NHE[None])
     if mask_TN1 is not None:
@@ -294,9 +297,9 @@ class PreparedEncoderLayer:
     """As `layers.EncoderLayer`. `moved`: its norms have their scale and shift in the maps behind them (ranges.py)."""
 
     def __init__(self, layer: EncoderLayer, precision: Precision, moved: bool) -> None:
-        self.maps = SelfMaps(layer.self_attention, precision, layer.self_frame.norm if moved else None)
+        self.maps = SelfMaps(layer.self_attention, precision, layer.self_frame.norm if moved else None, "many")
         self.self_frame = Frame(layer.self_frame, bare=moved)
-        self.block = Block(layer.feed_forward, precision, layer.feed_forward_frame.norm if moved else None)
+        self.block = Block(layer.feed_forward, precision, layer.feed_forward_frame.norm if moved else None, "many")
         self.block_frame = Frame(layer.feed_forward_frame, bare=moved)
 
     def __call__(self, x_BSD: Tensor, mask_B11S: Tensor | None, positions: Positions) -> Tensor:
@@ -319,11 +322,11 @@ class PreparedDecoderLayer:
     def __init__(self, layer: DecoderLayer, precision: Precision, memory_norm: nn.LayerNorm | None) -> None:
         moved = memory_norm is not None
         norms = None if memory_norm is None else (layer.cross_frame.norm, memory_norm)
-        self.maps = SelfMaps(layer.self_attention, precision, layer.self_frame.norm if moved else None)
+        self.maps = SelfMaps(layer.self_attention, precision, layer.self_frame.norm if moved else None, "few")
         self.self_frame = Frame(layer.self_frame, bare=moved)
         self.cross_maps = CrossMaps(layer.cross_attention, precision, norms)
         self.cross_frame = Frame(layer.cross_frame, bare=moved)
-        self.block = Block(layer.feed_forward, precision, layer.feed_forward_frame.norm if moved else None)
+        self.block = Block(layer.feed_forward, precision, layer.feed_forward_frame.norm if moved else None, "few")
         self.block_frame = Frame(layer.feed_forward_frame, bare=moved)
 
     def __call__(self, x_ND: Tensor, index: int, state: PreparedState, positions: Positions, record: bool) -> Tensor:
@@ -524,9 +527,9 @@ def _vocabulary(model: Transformer, precision: Precision, narrowing: bool, moved
     weight, bias = model.output.weight, model.output.bias
     if moved:
         assert isinstance(model.decoder_norm, nn.LayerNorm)
-        return embedding, Affine.after(model.decoder_norm, weight, bias).prepared()
+        return embedding, Affine.after(model.decoder_norm, weight, bias).prepared("few")
     if precision == "int8" and narrowing and weight is model.target_embedding.weight:
         assert embedding.scale_V is not None
         bias_V = None if bias is None else bias.detach().clone()
         return embedding, Int8Wide(embedding.table_VD, embedding.scale_V / model.scale, bias_V)
-    return embedding, prepare(weight, bias, precision, "rows" if narrowing else "whole")
+    return embedding, prepare(weight, bias, precision, "rows" if narrowing else "whole", rows="few")

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 
 from torch import Tensor, nn
 
-from mtkit.model.kernels import LinearMap, Range, normalised_range, prepare_int8
+from mtkit.model.kernels import LinearMap, Range, Rows, normalised_range, prepare_int8
 
 # How many standard deviations a value, and a unit, may be from its mean. On trained models the most were 5 and 7.
 _VALUES, _UNITS = 6.0, 8.0
@@ -39,9 +39,9 @@ class Affine:
         shift_O = weight_OI @ norm.bias.detach()
         return cls(weight_OI * norm.weight.detach(), shift_O if bias_O is None else shift_O + bias_O.detach())
 
-    def prepared(self, relu: bool = False) -> LinearMap:
+    def prepared(self, rows: Rows, relu: bool = False) -> LinearMap:
         """The map in int8."""
-        return prepare_int8(self.weight_OI, self.bias_O, normalised_range(self.weight_OI.shape[1]), relu)
+        return prepare_int8(self.weight_OI, self.bias_O, normalised_range(self.weight_OI.shape[1]), relu, rows)
 
     def reach(self, deviations: float) -> Tensor:
         """How far from 0 each output comes, within so many standard deviations."""
@@ -53,20 +53,25 @@ class Affine:
 
 
 def attention_maps(
-    norm: nn.LayerNorm, weight_OD: Tensor, bias_O: Tensor, output: nn.Linear
+    norm: nn.LayerNorm, weight_OD: Tensor, bias_O: Tensor, output: nn.Linear, rows: tuple[Rows, Rows]
 ) -> tuple[LinearMap, LinearMap]:
-    """The map to (queries and) keys and values, the last D of its outputs, behind `norm`; and the output map."""
+    """The map to (queries and) keys and values, the last D of its outputs, behind `norm`; and the output map.
+
+    `rows` are those of the one and of the other.
+    """
     inner = Affine.after(norm, weight_OD, bias_O)
     d_model = output.in_features
     reach_O = inner.reach(_VALUES)
     reach_O[:-d_model] = 1  # of queries and keys nothing has to be known
-    outer = prepare_int8(output.weight.detach() * reach_O[-d_model:], output.bias, Range(1.0))
-    return inner.divided(reach_O).prepared(), outer
+    outer = prepare_int8(output.weight.detach() * reach_O[-d_model:], output.bias, Range(1.0), rows=rows[1])
+    return inner.divided(reach_O).prepared(rows[0]), outer
 
 
-def feed_forward_maps(norm: nn.LayerNorm, inner: nn.Linear, outer: nn.Linear) -> tuple[LinearMap, LinearMap]:
+def feed_forward_maps(
+    norm: nn.LayerNorm, inner: nn.Linear, outer: nn.Linear, rows: Rows
+) -> tuple[LinearMap, LinearMap]:
     """max(0, x W1 + b1) behind `norm`, ReLU included, and the map from there."""
     first = Affine.after(norm, inner.weight, inner.bias)
     reach_F = first.reach(_UNITS)
-    second = prepare_int8(outer.weight.detach() * reach_F, outer.bias, Range(1.0, signed=False))
-    return first.divided(reach_F).prepared(relu=True), second
+    second = prepare_int8(outer.weight.detach() * reach_F, outer.bias, Range(1.0, signed=False), rows=rows)
+    return first.divided(reach_F).prepared(rows, relu=True), second
