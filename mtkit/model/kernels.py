@@ -109,13 +109,17 @@ class Plain:
     """x W^T + b, as it is; with `relu`, max(0, result)."""
 
     def __init__(self, weight_OI: Tensor, bias_O: Tensor | None, relu: bool = False) -> None:
-        self.weight_OI = weight_OI
+        self.weight_IO = weight_OI.t()
         self.bias_O = bias_O
         self.relu = relu
 
     def __call__(self, x: Tensor) -> Tensor:
-        y = F.linear(x, self.weight_OI, self.bias_O)
-        return y.relu_() if self.relu else y
+        # As F.linear, whose own way there costs 1 us, a tenth of a product of few rows.
+        x_MI = x if x.dim() == 2 else x.flatten(0, -2)
+        y = x_MI @ self.weight_IO if self.bias_O is None else torch.addmm(self.bias_O, x_MI, self.weight_IO)
+        if self.relu:
+            y = y.relu_()
+        return y if x.dim() == 2 else y.unflatten(0, x.shape[:-1])
 
 
 class Packed:
