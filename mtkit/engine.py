@@ -6,6 +6,7 @@
 import logging
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Protocol
 
 import torch
@@ -13,10 +14,12 @@ from torch import Tensor
 
 from mtkit.errors import ModelError
 from mtkit.ids import PAD
+from mtkit.model.prepared import PreparedTransformer
 from mtkit.runtime import autocast, is_out_of_memory, release_memory
-from mtkit.search.protocol import Hypothesis, SearchModel
+from mtkit.search.protocol import Hypothesis, Prefixes, SearchModel
 from mtkit.search.run import search
-from mtkit.sections.search import Search
+from mtkit.search.tails import greedy_in_turn
+from mtkit.sections.search import Greedy, Search
 
 _LOG = logging.getLogger(__name__)
 
@@ -63,9 +66,41 @@ class ModelEngine:
     def search(
         self, batches: Iterable[Batch], config: Search, attention: bool, scores: bool = True
     ) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
-        """See Engine; in order."""
-        for place, batch in enumerate(batches):
+        """See Engine; in order, but for greedy search on a CPU, where the last sentences of a batch may wait."""
+        stream = enumerate(batches)
+        owed: dict[int, Batch] = {}
+        if isinstance(config, Greedy) and isinstance(self.model, PreparedTransformer) and not attention:
+            for place, found in self._search_in_turn(self.model, stream, owed, config, scores):
+                del owed[place]
+                yield place, found
+        # What is still owed did not fit into memory that way.
+        for place, batch in chain(list(owed.items()), stream):
             yield place, self.search_batch(self.model, batch, config, attention, scores)
+
+    def _search_in_turn(
+        self,
+        model: PreparedTransformer,
+        stream: Iterator[tuple[int, Batch]],
+        owed: dict[int, Batch],
+        config: Greedy,
+        scores: bool,
+    ) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
+        """What greedy search finds, batch by batch, until there are no more or memory runs out.
+
+        Batches that are taken from the stream are noted in `owed`.
+        """
+
+        def sources() -> Iterator[tuple[Tensor, Prefixes | None]]:
+            for place, batch in stream:
+                owed[place] = batch
+                yield padded(batch.rows), batch.prefixes
+
+        try:
+            yield from greedy_in_turn(model, sources(), config, scores)
+        except (RuntimeError, MemoryError) as error:
+            if not is_out_of_memory(error):
+                raise
+        release_memory(self.device)
 
     def search_batch(
         self, model: SearchModel, batch: Batch, config: Search, attention: bool, scores: bool

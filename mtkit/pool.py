@@ -1,8 +1,8 @@
 """Searching in several processes on the cores of one machine, over one copy of the weights.
 
 The processes are forks of this one: they share its memory, so the weights are there once, ready. Each uses one thread,
-for two processes of one thread decode faster than one of two. A worker has one batch in hand and one waiting; its
-answers come back as they are ready.
+for two processes of one thread decode faster than one of two. A worker has a batch in hand and one waiting, of greedy
+search a few, whose last sentences it searches together (search/tails.py); its answers come back as they are ready.
 """
 
 import contextlib
@@ -23,12 +23,16 @@ import torch
 from mtkit.engine import Batch, Engine
 from mtkit.errors import MtkitError, UsageError
 from mtkit.search.protocol import Hypothesis
-from mtkit.sections.search import Search
+from mtkit.sections.search import Greedy, Search
 
 _Wish = tuple[Search, bool, bool]
 """What `Engine.search` takes besides the batches."""
 
-_IN_HAND = 2  # batches of a worker: one at work, one waiting
+_Work = list[tuple[int, Batch]]
+"""Batches that a worker is handed at once, with their places."""
+
+_IN_HAND = 2  # such lists of a worker: one at work, one waiting
+_MOST = 4  # batches in one
 
 
 class PoolEngine:
@@ -75,29 +79,31 @@ class PoolEngine:
         self, batches: Iterator[tuple[int, Batch]], wish: _Wish
     ) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
         """Keep every worker in work until there are no more batches; yield the answers."""
+        config, attention, _ = wish
+        work = _shares(batches, self.workers, _MOST if isinstance(config, Greedy) and not attention else 1)
         owed = dict.fromkeys(self._pipes, 0)
         for pipe in self._pipes * _IN_HAND:
-            owed[pipe] += self._send(pipe, batches, wish)
+            owed[pipe] += self._send(pipe, work, wish)
         while any(owed.values()):
             for ready in wait([pipe for pipe, count in owed.items() if count]):
                 assert isinstance(ready, Connection)
-                search, place, answer = self._receive(ready)
+                search, answer = self._receive(ready)
                 if search != self._searches:
                     continue  # of a search that was left before its end
                 if isinstance(answer, BaseException):
                     raise answer
-                owed[ready] += self._send(ready, batches, wish) - 1
-                yield place, answer
+                owed[ready] += self._send(ready, work, wish) - 1
+                yield from answer
 
-    def _send(self, pipe: Connection, batches: Iterator[tuple[int, Batch]], wish: _Wish) -> int:
-        """Hand the next batch to a worker; returns how many there was, 0 or 1."""
-        for place, batch in batches:
+    def _send(self, pipe: Connection, work: Iterator[_Work], wish: _Wish) -> int:
+        """Hand the next batches to a worker; returns 1, or 0 where there are none."""
+        for several in work:
             with contextlib.suppress(BrokenPipeError):  # the worker has died; _receive tells
-                pipe.send((self._searches, place, batch, wish))
+                pipe.send((self._searches, several, wish))
             return 1
         return 0
 
-    def _receive(self, pipe: Connection) -> tuple[int, int, Any]:
+    def _receive(self, pipe: Connection) -> tuple[int, Any]:
         try:
             return pipe.recv()
         except (EOFError, ConnectionResetError):
@@ -124,6 +130,28 @@ class PoolEngine:
             self._pipes.append(here)
 
 
+def _shares(batches: Iterator[tuple[int, Batch]], workers: int, most: int) -> Iterator[_Work]:
+    """The batches in lists of at most `most`, shorter ones towards the end, where the workers are to end together.
+
+    Of endless batches no more are read ahead than two such lists for each worker.
+
+    >>> [len(share) for share in _shares(iter([(0, None)] * 16), 2, 4)]
+    [4, 3, 2, 2, 2, 1, 1, 1]
+    """
+    ahead: _Work = []
+    if most == 1:
+        yield from ([batch] for batch in batches)
+        return
+    while True:
+        ahead += islice(batches, 2 * workers * most - len(ahead))
+        if not ahead:
+            return
+        even = len(ahead) // workers
+        share = max(1, min(most, max(even // 2, min(2, even))))
+        yield ahead[:share]
+        ahead = ahead[share:]
+
+
 def can_fork() -> bool:
     """Whether a process may be forked once torch has computed in it: on Linux."""
     return sys.platform == "linux"
@@ -142,16 +170,16 @@ def _serve(engine: Engine, pipe: Connection, others: list[Connection]) -> None:
     threading.Thread(target=_send_all, args=(answers, pipe), daemon=True).start()
     while True:
         try:
-            number, place, batch, wish = pipe.recv()
+            number, several, wish = pipe.recv()
         except (EOFError, ConnectionResetError):
             os._exit(0)
-        answers.put((number, place, _answer(engine, batch, wish)))
+        answers.put((number, _answer(engine, several, wish)))
 
 
-def _answer(engine: Engine, batch: Batch, wish: _Wish) -> list[list[Hypothesis]] | Exception:
+def _answer(engine: Engine, several: _Work, wish: _Wish) -> list[tuple[int, list[list[Hypothesis]]]] | Exception:
+    """Each batch's place, and what was found for it."""
     try:
-        [(_, found)] = engine.search([batch], *wish)
-        return found
+        return [(several[at][0], found) for at, found in engine.search([batch for _, batch in several], *wish)]
     except MtkitError as error:
         return error
     except Exception as error:  # goes to the parent, which raises it

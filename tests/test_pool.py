@@ -45,6 +45,18 @@ def test_the_same_answers_as_of_one_process(pool: PoolEngine) -> None:
     assert len(pool._processes) == 2
 
 
+def test_greedy_search_is_handed_out_by_several_batches_and_answers_each(pool: PoolEngine) -> None:
+    """Of each list of batches a worker searches the last sentences together."""
+    lengths = [1 + 5 * at % 11 for at in range(16)]
+    sources = [[[*row, EOS] for row in random_rows(lengths, 50, seed)] for seed in range(9)]
+    batches = [Batch(rows, list(range(16)), None) for rows in sources]
+    config = Greedy(method="greedy", rules=Rules(max_length_ratio=2, max_length_offset=1))
+    wanted = {place: [one.ids for [one] in found] for place, found in pool.own.search(batches, config, False)}
+    found = list(pool.search(iter(batches), config, False))
+    assert len(found) == len(batches)
+    assert {place: [one.ids for [one] in answer] for place, answer in found} == wanted
+
+
 def test_a_single_batch_starts_no_process(pool: PoolEngine) -> None:
     assert list(pool.search(BATCHES[:1], CONFIG, False)) == list(pool.own.search(BATCHES[:1], CONFIG, False))
     assert list(pool.search([], CONFIG, False)) == []

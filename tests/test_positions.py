@@ -119,3 +119,19 @@ def test_angles_by_hand() -> None:
     cos, sin = rotations(64, 4, CPU)
     assert cos[3].tolist() == pytest.approx([math.cos(3), math.cos(0.03)] * 2, abs=1e-7)
     assert sin[3].tolist() == pytest.approx([math.sin(3), math.sin(0.03)] * 2, abs=1e-7)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_row_at_a_position_of_its_own(name: str) -> None:
+    """As the row would have alone."""
+    encoding = positions(name, max_positions=80)
+    places_N = torch.tensor([0, 5, 79, 5])
+    x_ND, q_NHE = torch.randn(4, 32), torch.randn(4, 4, 8)
+    for row, place in enumerate(places_N.tolist()):
+        alone_D = encoding.embed(x_ND[row][None, None], place)[0, 0]
+        torch.testing.assert_close(encoding.embed_each(x_ND, places_N)[row], alone_D)
+        alone_HE = encoding.rotate(q_NHE[row][None, :, None], place)[0, :, 0]
+        torch.testing.assert_close(encoding.rotate_each(q_NHE, places_N)[row], alone_HE)
+    if name == "learned":
+        with pytest.raises(ModelError, match="a sentence of 81 tokens"):
+            encoding.embed_each(x_ND, places_N + 1)

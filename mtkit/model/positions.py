@@ -23,6 +23,14 @@ class Positions(nn.Module):
         """Queries or keys of self-attention, turned by their position where the encoding is relative."""
         return x_BHTE
 
+    def embed_each(self, x_ND: Tensor, places_N: Tensor) -> Tensor:
+        """As `embed`, one embedding a row, each with a position of its own."""
+        return x_ND
+
+    def rotate_each(self, x_NHE: Tensor, places_N: Tensor) -> Tensor:
+        """As `rotate`, one query or key a row, each with a position of its own."""
+        return x_NHE
+
 
 # Tables outlive the call that makes them: one made while translating, in inference mode, must serve training too.
 @lru_cache(maxsize=32)
@@ -60,6 +68,10 @@ class Sinusoidal(Positions):
         table_TD = sinusoids(_round_up(start + length), x_BTD.shape[2], x_BTD.device)
         return x_BTD + table_TD[start : start + length]
 
+    def embed_each(self, x_ND: Tensor, places_N: Tensor) -> Tensor:
+        table_TD = sinusoids(_round_up(int(places_N.max()) + 1), x_ND.shape[1], x_ND.device)
+        return x_ND + table_TD[places_N]
+
 
 class Learned(Positions):
     """A trained vector for each position up to a maximum (Gehring et al. 2017); ModelError beyond it."""
@@ -70,13 +82,20 @@ class Learned(Positions):
 
     def embed(self, x_BTD: Tensor, start: int) -> Tensor:
         length = x_BTD.shape[1]
+        self._refuse(start + length)
+        return x_BTD + self.table.weight[start : start + length]
+
+    def embed_each(self, x_ND: Tensor, places_N: Tensor) -> Tensor:
+        self._refuse(int(places_N.max()) + 1)
+        return x_ND + self.table.weight[places_N]
+
+    def _refuse(self, length: int) -> None:
         most = self.table.num_embeddings
-        if start + length > most:
+        if length > most:
             raise ModelError(
-                f"a sentence of {start + length} tokens, EOS included, exceeds the {most} positions of this model",
+                f"a sentence of {length} tokens, EOS included, exceeds the {most} positions of this model",
                 "shorten it; or train with a larger model.max_positions, or with other model.positions than learned",
             )
-        return x_BTD + self.table.weight[start : start + length]
 
 
 @lru_cache(maxsize=32)
@@ -94,10 +113,17 @@ class Rotary(Positions):
     def rotate(self, x_BHTE: Tensor, start: int) -> Tensor:
         length, width = x_BHTE.shape[2], x_BHTE.shape[3]
         cos, sin = rotations(_round_up(start + length), width, x_BHTE.device)
-        cos, sin = cos[start : start + length], sin[start : start + length]
-        first, second = x_BHTE.chunk(2, dim=-1)
-        turned = torch.cat((-second, first), dim=-1)
-        return (x_BHTE * cos + turned * sin).to(x_BHTE.dtype)
+        return _turned(x_BHTE, cos[start : start + length], sin[start : start + length])
+
+    def rotate_each(self, x_NHE: Tensor, places_N: Tensor) -> Tensor:
+        cos, sin = rotations(_round_up(int(places_N.max()) + 1), x_NHE.shape[2], x_NHE.device)
+        return _turned(x_NHE, cos[places_N][:, None], sin[places_N][:, None])
+
+
+def _turned(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    first, second = x.chunk(2, dim=-1)
+    turned = torch.cat((-second, first), dim=-1)
+    return (x * cos + turned * sin).to(x.dtype)
 
 
 def make_positions(section: Model) -> Positions:

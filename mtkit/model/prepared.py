@@ -19,7 +19,7 @@ E head width, V vocabulary.
 import copy
 import math
 import mmap
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -238,7 +238,8 @@ class PreparedState:
     """What decoding remembers: as `state.DecoderState`, in other layouts.
 
     With one row a sentence `cross` holds keys and values_SBHE and `mask` is mask_SB1, otherwise they are BHSE and
-    mask_B11S; it is 0 or -inf, None where there is no padding.
+    mask_B11S; it is 0 or -inf, None where there is no padding. `first_N` is the step at which each row began, None
+    where that is 0 for all: what `past` holds of the steps before means nothing, and `begun_TN1` masks it.
     """
 
     per_source: int
@@ -248,6 +249,15 @@ class PreparedState:
     record_attention: bool
     length: int = 0
     attention_NS: Tensor | None = None
+    first_N: Tensor | None = None
+    begun_TN1: Tensor | None = None
+
+    def begun(self) -> Tensor | None:
+        """0 or -inf, as mask_TN1, for each step up to the present one and each row, by whether it had begun."""
+        if self.first_N is None:
+            return None
+        before_TN = torch.arange(self.length + 1)[:, None] < self.first_N
+        return torch.zeros(before_TN.shape).masked_fill_(before_TN, -math.inf)[..., None]
 
     def select(self, rows_N: Tensor) -> None:
         """Keep these rows, in this order, as `protocol.State.select` (mutates the state)."""
@@ -263,10 +273,29 @@ class PreparedState:
             return
         for past in self.past:
             past.keep(rows_N, self.length)
+        if self.first_N is not None:
+            self.first_N = self.first_N[rows_N]
         at = 1 if self.per_source == 1 else 0
         self.cross = [(k.index_select(at, sentences_B), v.index_select(at, sentences_B)) for k, v in self.cross]
         if self.mask is not None:
             self.mask = self.mask.index_select(at, sentences_B)
+
+
+def _stacked(several: Sequence[Tensor], length: int, at_end: bool, beyond: float = 0.0) -> Tensor:
+    """Tensors of different lengths as one of `length`, side by side in dimension 1; each at its end or beginning."""
+    whole = several[0].new_full((length, sum(one.shape[1] for one in several), *several[0].shape[2:]), beyond)
+    start = 0
+    for one in several:
+        rows = slice(start, start + one.shape[1])
+        whole[length - len(one) if at_end else 0 :, rows][: len(one)] = one
+        start = rows.stop
+    return whole
+
+
+def _mask_of(state: PreparedState) -> Tensor:
+    """The mask_SB1 of a state with one row a sentence, also where there is no padding."""
+    keys_SBHE = state.cross[0][0]
+    return torch.zeros(*keys_SBHE.shape[:2], 1) if state.mask is None else state.mask
 
 
 def _attend(q_NHE: Tensor, keys_TNHE: Tensor, values_TNHE: Tensor, mask_TN1: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -335,13 +364,17 @@ class PreparedDecoderLayer:
         def attend(y_ND: Tensor) -> Tensor:
             q, k, v = self.maps.queries_keys_values(y_ND)
             if isinstance(positions, Rotary):
-                q = positions.rotate(q[:, :, None], state.length).squeeze(2)
-                k = positions.rotate(k[:, :, None], state.length).squeeze(2)
+                if state.first_N is None:
+                    q = positions.rotate(q[:, :, None], state.length).squeeze(2)
+                    k = positions.rotate(k[:, :, None], state.length).squeeze(2)
+                else:
+                    places_N = state.length - state.first_N
+                    q, k = positions.rotate_each(q, places_N), positions.rotate_each(k, places_N)
             if state.length == 0:  # the one key there is has all the weight
                 state.past[index].begin(k, v)
                 return self.maps.output(v.flatten(1))
             keys_TNHE, values_TNHE = state.past[index].append(k, v, state.length)
-            return self.maps.output(_attend(q, keys_TNHE, values_TNHE, None)[0].flatten(1))
+            return self.maps.output(_attend(q, keys_TNHE, values_TNHE, state.begun_TN1)[0].flatten(1))
 
         def look_up(y_ND: Tensor) -> Tensor:
             keys, values = state.cross[index]
@@ -437,12 +470,52 @@ class PreparedTransformer:
         return self._step(ids_N, state)
 
     def _step(self, ids_N: Tensor, state: PreparedState) -> Tensor:
-        x_ND = self.target_positions.embed(self.target_embedding(ids_N)[:, None], state.length).squeeze(1)
+        x_ND = self.target_embedding(ids_N)
+        if state.first_N is None:
+            x_ND = self.target_positions.embed(x_ND[:, None], state.length).squeeze(1)
+        else:
+            x_ND = self.target_positions.embed_each(x_ND, state.length - state.first_N)
+        state.begun_TN1 = state.begun()
         last = len(self.decoder) - 1
         for index, layer in enumerate(self.decoder):
-            x_ND = layer(x_ND, index, state, self.target_positions, state.record_attention and index == last)
+            record = state.record_attention and index == last
+            x_ND = layer(x_ND, index, state, self.target_positions, record)
         state.length += 1
         return self.output(self.decoder_norm(x_ND))
+
+    def settle(self, state: PreparedState) -> None:
+        """See search.tails.JoiningModel."""
+        for past in state.past:
+            past.keys_CNHE = past.keys_CNHE[: state.length].clone()
+            past.values_CNHE = past.values_CNHE[: state.length].clone()
+
+    def joined(self, states: Sequence[PreparedState]) -> PreparedState:
+        """See search.tails.JoiningModel; each state has one row a sentence, and all its rows have begun at once.
+
+        Every row's last step is the last of all, so that the next one is next for all.
+        """
+        length = max(state.length for state in states)
+        width = max(state.cross[0][0].shape[0] for state in states)
+        cross = [
+            tuple(_stacked([state.cross[index][part] for state in states], width, at_end=False) for part in (0, 1))
+            for index in range(len(self.decoder))
+        ]
+        masks = [_mask_of(state) for state in states]
+        return PreparedState(
+            per_source=1,
+            cross=[(keys, values) for keys, values in cross],
+            mask=_stacked(masks, width, at_end=False, beyond=-math.inf),
+            past=[
+                Past(
+                    _stacked([state.past[index].keys_CNHE[: state.length] for state in states], length, at_end=True),
+                    _stacked([state.past[index].values_CNHE[: state.length] for state in states], length, at_end=True),
+                )
+                for index in range(len(self.decoder))
+            ],
+            record_attention=False,
+            length=length,
+            first_N=torch.cat([torch.full((state.cross[0][0].shape[1],), length - state.length) for state in states]),
+        )
 
     def narrowed(self, ids_U: Tensor) -> "PreparedTransformer":
         """This model over a part of its target vocabulary: its id i is `ids_U[i]` of this one's.

@@ -4,6 +4,8 @@ Shapes: B sentences, S source length, K rows a sentence, N = B * K, V vocabulary
 """
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
@@ -11,7 +13,7 @@ import torch
 from torch import Tensor
 
 from mtkit.ids import BOS, EOS, PAD
-from mtkit.search.protocol import Hypothesis, SearchModel
+from mtkit.search.protocol import Hypothesis, SearchModel, State
 from mtkit.search.rank import best
 from mtkit.search.rules import Constraints
 from mtkit.search.sizes import round_up
@@ -51,10 +53,14 @@ def greedy(
     log-probabilities are NaN.
     """
     found = unroll(model, source_BS, 1, constraints, Likeliest(), attention, scores)
-    if not scores:
-        for [hypothesis] in found:
-            hypothesis.score = hypothesis.log_probability = math.nan
-            hypothesis.token_log_probabilities = [math.nan] * len(hypothesis.token_log_probabilities)
+    return found if scores else unscored(found)
+
+
+def unscored(found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
+    """The same hypotheses (mutates them) without the scores, which are not log-probabilities."""
+    for [hypothesis] in found:
+        hypothesis.score = hypothesis.log_probability = math.nan
+        hypothesis.token_log_probabilities = [math.nan] * len(hypothesis.token_log_probabilities)
     return found
 
 
@@ -73,33 +79,89 @@ def unroll(
 
     A row that has ended still steps, its choices unread, until its sentence leaves the batch.
     """
-    state = model.start(source_BS, per_source, attention)
-    trace = Trace(len(source_BS), per_source)
-    limits_N = constraints.most_N
-    ids_N = torch.full_like(limits_N, BOS)
-    alive_N = torch.ones_like(limits_N, dtype=torch.bool)
-    for step in range(constraints.longest):
-        logits_NV = model.step(ids_N, state)
-        scores = constraints.score(logits_NV) if probabilities else constraints.rank(logits_NV)
-        ids_N = choose(scores.search_NV, step)
-        trace.append(scores.step(ids_N, state.attention_NS if attention else None))
-        alive_N &= ids_N != EOS
-        full_N = constraints.at_limit()
-        if full_N is not None:
-            alive_N &= ~full_N
-        alive_B = alive_N.view(-1, per_source).any(1)
-        left = int(alive_B.sum())
-        if left == 0:
-            break
-        kept_B = staying(alive_B, left)
-        if kept_B is not None:
-            rows_N = (kept_B[:, None] * per_source + torch.arange(per_source, device=kept_B.device)).flatten()
-            ids_N, alive_N = ids_N[rows_N], alive_N[rows_N]
-            for part in (state, constraints, choose):
-                part.select(rows_N)
-            trace.keep(kept_B.cpu().numpy())
-        constraints.advance(ids_N)
-    return trace.read(_ends(trace, limits_N.cpu().numpy()), (source_BS != PAD).sum(1).tolist())
+    run = Run.begin(model, source_BS, per_source, constraints, choose, attention, probabilities)
+    run.go()
+    return run.read()
+
+
+@dataclass(slots=True)
+class Run:
+    """A search by `unroll` under way. `limits_N` are the steps after which each row is full, at the latest."""
+
+    model: SearchModel
+    state: State
+    constraints: Constraints
+    choose: Chooser
+    per_source: int
+    attention: bool
+    probabilities: bool
+    trace: Trace
+    limits_N: np.ndarray
+    source_lengths: Sequence[int]
+    ids_N: Tensor
+    alive_N: Tensor
+
+    @classmethod
+    def begin(
+        cls,
+        model: SearchModel,
+        source_BS: Tensor,
+        per_source: int,
+        constraints: Constraints,
+        choose: Chooser,
+        attention: bool,
+        probabilities: bool,
+    ) -> "Run":
+        """Before the first step."""
+        return cls(
+            model=model,
+            state=model.start(source_BS, per_source, attention),
+            constraints=constraints,
+            choose=choose,
+            per_source=per_source,
+            attention=attention,
+            probabilities=probabilities,
+            trace=Trace(len(source_BS), per_source),
+            limits_N=constraints.most_N.cpu().numpy(),
+            source_lengths=(source_BS != PAD).sum(1).tolist(),
+            ids_N=torch.full_like(constraints.most_N, BOS),
+            alive_N=torch.ones_like(constraints.most_N, dtype=torch.bool),
+        )
+
+    def go(self, enough: int = 0) -> bool:
+        """Step until no more than `enough` sentences are left, and they alone; returns whether there are any."""
+        while self.constraints.step < self.constraints.longest:
+            logits_NV = self.model.step(self.ids_N, self.state)
+            scores = (self.constraints.score if self.probabilities else self.constraints.rank)(logits_NV)
+            self.ids_N = self.choose(scores.search_NV, self.constraints.step)
+            self.trace.append(scores.step(self.ids_N, self.state.attention_NS if self.attention else None))
+            self.alive_N &= self.ids_N != EOS
+            full_N = self.constraints.at_limit()
+            if full_N is not None:
+                self.alive_N &= ~full_N
+            alive_B = self.alive_N.view(-1, self.per_source).any(1)
+            left = int(alive_B.sum())
+            if left == 0:
+                return False
+            kept_B = alive_B.nonzero().squeeze(1) if left <= enough else staying(alive_B, left)
+            if kept_B is not None:
+                self._keep(kept_B)
+            self.constraints.advance(self.ids_N)
+            if left <= enough:
+                return True
+        return False
+
+    def _keep(self, kept_B: Tensor) -> None:
+        """Let the other sentences leave."""
+        rows_N = (kept_B[:, None] * self.per_source + torch.arange(self.per_source, device=kept_B.device)).flatten()
+        self.ids_N, self.alive_N = self.ids_N[rows_N], self.alive_N[rows_N]
+        for part in (self.state, self.constraints, self.choose):
+            part.select(rows_N)
+        self.trace.keep(kept_B.cpu().numpy())
+
+    def read(self) -> list[list[Hypothesis]]:
+        """What has been found for each sentence: of those that are left, what there is so far."""
+        return self.trace.read(_ends(self.trace, self.limits_N), self.source_lengths)
 
 
 def staying(alive_B: Tensor, left: int) -> Tensor | None:
@@ -118,4 +180,5 @@ def _ends(trace: Trace, limits_N: np.ndarray) -> Ends:
     is_end_TN = trace.tokens().reshape(-1, len(limits_N)) == EOS
     first_N = np.where(is_end_TN.any(0), is_end_TN.argmax(0), len(is_end_TN))
     sentences_N, slots_N = np.divmod(np.arange(len(limits_N)), trace.per_source)
-    return Ends(sentences_N, np.minimum(first_N, limits_N - 1), slots_N)
+    # Sentences that are left have come to the last step.
+    return Ends(sentences_N, np.minimum(first_N, np.minimum(limits_N, len(is_end_TN)) - 1), slots_N)

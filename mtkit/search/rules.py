@@ -14,7 +14,9 @@ tokens than the maximum, and log P of a cut one is compared with the others' by 
 Shapes: B sentences, S source length, N = B * per_source rows, V vocabulary, T tokens produced.
 """
 
+import copy
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -95,6 +97,28 @@ class Constraints:
         self._forced_NT = _forced(prefixes, rules.max_length, per_source, device)
         self._remembers = rules.no_repeat_ngram > 0 or rules.repetition_penalty != 1.0
         self._produced_NT = torch.empty(len(most_N), 0, dtype=torch.long, device=device)
+
+    @property
+    def remembers(self) -> bool:
+        """Whether a rule looks at the tokens that have been produced, or names them: a forced prefix."""
+        return self._remembers or self._forced_NT is not None
+
+    @classmethod
+    def joined(cls, several: "Sequence[Constraints]") -> "Constraints":
+        """One for the rows of all, after the most steps that any has done; the others count as that far, too.
+
+        Their limits move with them. None may be one that `remembers`.
+        """
+        first = several[0]
+        step = max(one.step for one in several)
+        most_N = torch.cat([one.most_N + (step - one.step) for one in several])
+        least_N = torch.cat([one._least_N + (step - one.step) for one in several])
+        both = copy.copy(first)
+        both._produced_NT = first._produced_NT.new_empty(len(most_N), 0)
+        both.step, both.most_N, both._least_N = step, most_N, least_N
+        both.longest, both._shortest_most = int(most_N.max()), int(most_N.min())
+        both._longest_least = int(least_N.max())
+        return both
 
     def score(self, logits_NV: Tensor) -> Scores:
         """Log-probabilities of the next token, -inf where it is forbidden; overwrites the logits."""
