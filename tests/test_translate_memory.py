@@ -12,7 +12,7 @@ import torch
 from conftest import TinyCorpus, invent_pairs
 from toy_models import save_untrained
 
-from mtkit.model.prepared import Past
+from mtkit.model.prepared_state import Past
 from mtkit.runtime import bound_kernel_caches
 from mtkit.text.tokenizer import Tokenizers
 

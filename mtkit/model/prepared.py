@@ -18,9 +18,7 @@ E head width, V vocabulary.
 
 import copy
 import math
-import mmap
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -32,11 +30,10 @@ from mtkit.model.attention import MultiHeadAttention
 from mtkit.model.kernels import Int8Wide, LinearMap, Packed, Plain, Precision, Rows, available, prepare, quantize
 from mtkit.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 from mtkit.model.positions import Positions, Rotary
+from mtkit.model.prepared_state import Past, PreparedState, fresh, joined
 from mtkit.model.ranges import Affine, attention_maps, feed_forward_maps
 from mtkit.model.transformer import Transformer
 
-_ROOM = 40  # steps that a buffer grows by
-_LARGE = 1 << 22  # bytes
 # Numbers in the keys of a head from which torch leaves a row's product with them to the BLAS; below it is slow.
 _BLAS_SIZE = 400
 
@@ -166,136 +163,6 @@ class CrossMaps:
         both_BS2HE = self._keys_values(memory_BSD).unflatten(-1, (2, self.heads, -1))
         k, v = both_BS2HE.permute(*((2, 1, 0, 3, 4) if per_source == 1 else (2, 0, 3, 1, 4))).contiguous()
         return k, v
-
-
-@dataclass(slots=True)
-class Past:
-    """Keys and values of one layer's self-attention, for steps 0 .. T - 1 of C."""
-
-    keys_CNHE: Tensor
-    values_CNHE: Tensor
-
-    def begin(self, k_BHE: Tensor, v_BHE: Tensor) -> None:
-        """Fill step 0, the same for all rows of a sentence (mutates the buffers)."""
-        for buffer_CNHE, step_BHE in ((self.keys_CNHE, k_BHE), (self.values_CNHE, v_BHE)):
-            buffer_CNHE[0].unflatten(0, (len(step_BHE), -1)).copy_(step_BHE[:, None])
-
-    def append(self, k_NHE: Tensor, v_NHE: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """Add step `length` (mutates the buffers); returns keys_TNHE and values_TNHE of all steps so far."""
-        if length == len(self.keys_CNHE):
-            self.keys_CNHE, self.values_CNHE = _grown(self.keys_CNHE), _grown(self.values_CNHE)
-        self.keys_CNHE[length], self.values_CNHE[length] = k_NHE, v_NHE
-        return self.keys_CNHE[: length + 1], self.values_CNHE[: length + 1]
-
-    def move(self, to_M: Tensor, from_M: Tensor, length: int) -> None:
-        """Overwrite rows `to_M` by rows `from_M` (mutates the buffers)."""
-        for buffer_CNHE in (self.keys_CNHE, self.values_CNHE):
-            used_TNHE = buffer_CNHE[:length]
-            used_TNHE.index_copy_(1, to_M, used_TNHE.index_select(1, from_M))
-
-    def keep(self, rows_N: Tensor, length: int) -> None:
-        """Keep these rows, in this order (mutates the buffers)."""
-        self.keys_CNHE = _kept(self.keys_CNHE, rows_N, length)
-        self.values_CNHE = _kept(self.values_CNHE, rows_N, length)
-
-
-def _kept(buffer_CNHE: Tensor, rows_N: Tensor, length: int) -> Tensor:
-    """The buffer with these rows alone, in the same memory, which has room for more steps of fewer rows."""
-    used_TNHE = buffer_CNHE[:length].index_select(1, rows_N)
-    size = used_TNHE[0].numel()
-    room = buffer_CNHE.numel() // size
-    if room < length:
-        return _grown(used_TNHE)
-    kept_CNHE = buffer_CNHE.view(-1)[: room * size].view(room, *used_TNHE.shape[1:])
-    kept_CNHE[:length] = used_TNHE
-    return kept_CNHE
-
-
-def _fresh(shape: tuple[int, ...]) -> Tensor:
-    """Memory for a batch; a large block is the system's own: only what is written is held, and nothing afterwards.
-
-    In the memory that the allocator keeps such a block seldom fits the hole that the last one left, and it grows.
-    """
-    size = 4 * math.prod(shape)
-    if size < _LARGE:
-        return torch.empty(shape)
-    block = mmap.mmap(-1, size)
-    if hasattr(mmap, "MADV_HUGEPAGE"):
-        block.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(block, dtype=torch.float32).view(shape)
-
-
-def _grown(buffer_CNHE: Tensor) -> Tensor:
-    """The buffer with room for more steps at its end."""
-    steps = len(buffer_CNHE)
-    grown = buffer_CNHE.new_empty(steps + _ROOM, *buffer_CNHE.shape[1:])
-    grown[:steps] = buffer_CNHE
-    return grown
-
-
-@dataclass(slots=True)
-class PreparedState:
-    """What decoding remembers: as `state.DecoderState`, in other layouts.
-
-    With one row a sentence `cross` holds keys and values_SBHE and `mask` is mask_SB1, otherwise they are BHSE and
-    mask_B11S; it is 0 or -inf, None where there is no padding. `first_N` is the step at which each row began, None
-    where that is 0 for all: what `past` holds of the steps before means nothing, and `begun_TN1` masks it.
-    """
-
-    per_source: int
-    cross: list[tuple[Tensor, Tensor]]
-    mask: Tensor | None
-    past: list[Past]
-    record_attention: bool
-    length: int = 0
-    attention_NS: Tensor | None = None
-    first_N: Tensor | None = None
-    begun_TN1: Tensor | None = None
-
-    def begun(self) -> Tensor | None:
-        """0 or -inf, as mask_TN1, for each step up to the present one and each row, by whether it had begun."""
-        if self.first_N is None:
-            return None
-        before_TN = torch.arange(self.length + 1)[:, None] < self.first_N
-        return torch.zeros(before_TN.shape).masked_fill_(before_TN, -math.inf)[..., None]
-
-    def select(self, rows_N: Tensor) -> None:
-        """Keep these rows, in this order, as `protocol.State.select` (mutates the state)."""
-        rows = self.past[0].keys_CNHE.shape[1]
-        sentences_B = rows_N[:: self.per_source] // self.per_source
-        before = rows // self.per_source
-        if len(sentences_B) == before and torch.equal(sentences_B, torch.arange(before)):
-            to_M = (rows_N != torch.arange(rows)).nonzero().squeeze(1)
-            if len(to_M):
-                from_M = rows_N[to_M]
-                for past in self.past:
-                    past.move(to_M, from_M, self.length)
-            return
-        for past in self.past:
-            past.keep(rows_N, self.length)
-        if self.first_N is not None:
-            self.first_N = self.first_N[rows_N]
-        at = 1 if self.per_source == 1 else 0
-        self.cross = [(k.index_select(at, sentences_B), v.index_select(at, sentences_B)) for k, v in self.cross]
-        if self.mask is not None:
-            self.mask = self.mask.index_select(at, sentences_B)
-
-
-def _stacked(several: Sequence[Tensor], length: int, at_end: bool, beyond: float = 0.0) -> Tensor:
-    """Tensors of different lengths as one of `length`, side by side in dimension 1; each at its end or beginning."""
-    whole = several[0].new_full((length, sum(one.shape[1] for one in several), *several[0].shape[2:]), beyond)
-    start = 0
-    for one in several:
-        rows = slice(start, start + one.shape[1])
-        whole[length - len(one) if at_end else 0 :, rows][: len(one)] = one
-        start = rows.stop
-    return whole
-
-
-def _mask_of(state: PreparedState) -> Tensor:
-    """The mask_SB1 of a state with one row a sentence, also where there is no padding."""
-    keys_SBHE = state.cross[0][0]
-    return torch.zeros(*keys_SBHE.shape[:2], 1) if state.mask is None else state.mask
 
 
 def _attend(q_NHE: Tensor, keys_TNHE: Tensor, values_TNHE: Tensor, mask_TN1: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -455,7 +322,7 @@ class PreparedTransformer:
             per_source=per_source,
             cross=[layer.cross_maps.keys_values(memory_BSD, per_source) for layer in self.decoder],
             mask=mask_B11S if mask_B11S is None or per_source > 1 else mask_B11S[:, 0, 0].t()[:, :, None].contiguous(),
-            past=[Past(*keys_values) for keys_values in _fresh(shape)],
+            past=[Past(*keys_values) for keys_values in fresh(shape)],
             record_attention=attention,
         )
 
@@ -485,37 +352,11 @@ class PreparedTransformer:
 
     def settle(self, state: PreparedState) -> None:
         """See search.tails.JoiningModel."""
-        for past in state.past:
-            past.keys_CNHE = past.keys_CNHE[: state.length].clone()
-            past.values_CNHE = past.values_CNHE[: state.length].clone()
+        state.settle()
 
     def joined(self, states: Sequence[PreparedState]) -> PreparedState:
-        """See search.tails.JoiningModel; each state has one row a sentence, and all its rows have begun at once.
-
-        Every row's last step is the last of all, so that the next one is next for all.
-        """
-        length = max(state.length for state in states)
-        width = max(state.cross[0][0].shape[0] for state in states)
-        cross = [
-            tuple(_stacked([state.cross[index][part] for state in states], width, at_end=False) for part in (0, 1))
-            for index in range(len(self.decoder))
-        ]
-        masks = [_mask_of(state) for state in states]
-        return PreparedState(
-            per_source=1,
-            cross=[(keys, values) for keys, values in cross],
-            mask=_stacked(masks, width, at_end=False, beyond=-math.inf),
-            past=[
-                Past(
-                    _stacked([state.past[index].keys_CNHE[: state.length] for state in states], length, at_end=True),
-                    _stacked([state.past[index].values_CNHE[: state.length] for state in states], length, at_end=True),
-                )
-                for index in range(len(self.decoder))
-            ],
-            record_attention=False,
-            length=length,
-            first_N=torch.cat([torch.full((state.cross[0][0].shape[1],), length - state.length) for state in states]),
-        )
+        """See search.tails.JoiningModel."""
+        return joined(states)
 
     def narrowed(self, ids_U: Tensor) -> "PreparedTransformer":
         """This model over a part of its target vocabulary: its id i is `ids_U[i]` of this one's.

@@ -1,0 +1,182 @@
+"""What a prepared model (prepared.py) remembers while it decodes: buffers that one step after another is written into.
+
+Shapes: B sentences, S source length, N rows, M of them, T steps, C room for steps, H heads, E head width.
+"""
+
+import math
+import mmap
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+_ROOM = 40  # steps that a buffer grows by
+_LARGE = 1 << 22  # bytes
+
+
+@dataclass(slots=True)
+class Past:
+    """Keys and values of one layer's self-attention, for steps 0 .. T - 1 of C."""
+
+    keys_CNHE: Tensor
+    values_CNHE: Tensor
+
+    def begin(self, k_BHE: Tensor, v_BHE: Tensor) -> None:
+        """Fill step 0, the same for all rows of a sentence (mutates the buffers)."""
+        for buffer_CNHE, step_BHE in ((self.keys_CNHE, k_BHE), (self.values_CNHE, v_BHE)):
+            buffer_CNHE[0].unflatten(0, (len(step_BHE), -1)).copy_(step_BHE[:, None])
+
+    def append(self, k_NHE: Tensor, v_NHE: Tensor, length: int) -> tuple[Tensor, Tensor]:
+        """Add step `length` (mutates the buffers); returns keys_TNHE and values_TNHE of all steps so far."""
+        if length == len(self.keys_CNHE):
+            self.keys_CNHE, self.values_CNHE = _grown(self.keys_CNHE), _grown(self.values_CNHE)
+        self.keys_CNHE[length], self.values_CNHE[length] = k_NHE, v_NHE
+        return self.keys_CNHE[: length + 1], self.values_CNHE[: length + 1]
+
+    def move(self, to_M: Tensor, from_M: Tensor, length: int) -> None:
+        """Overwrite rows `to_M` by rows `from_M` (mutates the buffers)."""
+        for buffer_CNHE in (self.keys_CNHE, self.values_CNHE):
+            used_TNHE = buffer_CNHE[:length]
+            used_TNHE.index_copy_(1, to_M, used_TNHE.index_select(1, from_M))
+
+    def keep(self, rows_N: Tensor, length: int) -> None:
+        """Keep these rows, in this order (mutates the buffers)."""
+        self.keys_CNHE = _kept(self.keys_CNHE, rows_N, length)
+        self.values_CNHE = _kept(self.values_CNHE, rows_N, length)
+
+
+def _kept(buffer_CNHE: Tensor, rows_N: Tensor, length: int) -> Tensor:
+    """The buffer with these rows alone, in the same memory, which has room for more steps of fewer rows."""
+    used_TNHE = buffer_CNHE[:length].index_select(1, rows_N)
+    size = used_TNHE[0].numel()
+    room = buffer_CNHE.numel() // size
+    if room < length:
+        return _grown(used_TNHE)
+    kept_CNHE = buffer_CNHE.view(-1)[: room * size].view(room, *used_TNHE.shape[1:])
+    kept_CNHE[:length] = used_TNHE
+    return kept_CNHE
+
+
+def fresh(shape: tuple[int, ...]) -> Tensor:
+    """Memory for a batch; a large block is the system's own: only what is written is held, and nothing afterwards.
+
+    In the memory that the allocator keeps such a block seldom fits the hole that the last one left, and it grows.
+    """
+    size = 4 * math.prod(shape)
+    if size < _LARGE:
+        return torch.empty(shape)
+    block = mmap.mmap(-1, size)
+    if hasattr(mmap, "MADV_HUGEPAGE"):
+        block.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(block, dtype=torch.float32).view(shape)
+
+
+def _grown(buffer_CNHE: Tensor) -> Tensor:
+    """The buffer with room for more steps at its end."""
+    steps = len(buffer_CNHE)
+    grown = buffer_CNHE.new_empty(steps + _ROOM, *buffer_CNHE.shape[1:])
+    grown[:steps] = buffer_CNHE
+    return grown
+
+
+@dataclass(slots=True)
+class PreparedState:
+    """What decoding remembers: as `state.DecoderState`, in other layouts.
+
+    With one row a sentence `cross` holds keys and values_SBHE and `mask` is mask_SB1, otherwise they are BHSE and
+    mask_B11S; it is 0 or -inf, None where there is no padding. `first_N` is the step at which each row began, None
+    where that is 0 for all: what `past` holds of the steps before means nothing, and `begun_TN1` masks it.
+    """
+
+    per_source: int
+    cross: list[tuple[Tensor, Tensor]]
+    mask: Tensor | None
+    past: list[Past]
+    record_attention: bool
+    length: int = 0
+    attention_NS: Tensor | None = None
+    first_N: Tensor | None = None
+    begun_TN1: Tensor | None = None
+
+    def begun(self) -> Tensor | None:
+        """0 or -inf, as mask_TN1, for each step up to the present one and each row, by whether it had begun."""
+        if self.first_N is None:
+            return None
+        before_TN = torch.arange(self.length + 1)[:, None] < self.first_N
+        return torch.zeros(before_TN.shape).masked_fill_(before_TN, -math.inf)[..., None]
+
+    def settle(self) -> None:
+        """Give up the room that was kept for rows that have left (mutates the state)."""
+        for past in self.past:
+            past.keys_CNHE = past.keys_CNHE[: self.length].clone()
+            past.values_CNHE = past.values_CNHE[: self.length].clone()
+
+    def select(self, rows_N: Tensor) -> None:
+        """Keep these rows, in this order, as `protocol.State.select` (mutates the state)."""
+        rows = self.past[0].keys_CNHE.shape[1]
+        sentences_B = rows_N[:: self.per_source] // self.per_source
+        before = rows // self.per_source
+        if len(sentences_B) == before and torch.equal(sentences_B, torch.arange(before)):
+            to_M = (rows_N != torch.arange(rows)).nonzero().squeeze(1)
+            if len(to_M):
+                from_M = rows_N[to_M]
+                for past in self.past:
+                    past.move(to_M, from_M, self.length)
+            return
+        for past in self.past:
+            past.keep(rows_N, self.length)
+        if self.first_N is not None:
+            self.first_N = self.first_N[rows_N]
+        at = 1 if self.per_source == 1 else 0
+        self.cross = [(k.index_select(at, sentences_B), v.index_select(at, sentences_B)) for k, v in self.cross]
+        if self.mask is not None:
+            self.mask = self.mask.index_select(at, sentences_B)
+
+
+def _stacked(several: Sequence[Tensor], length: int, at_end: bool, beyond: float = 0.0) -> Tensor:
+    """Tensors of different lengths as one of `length`, side by side in dimension 1; each at its end or beginning."""
+    whole = several[0].new_full((length, sum(one.shape[1] for one in several), *several[0].shape[2:]), beyond)
+    start = 0
+    for one in several:
+        rows = slice(start, start + one.shape[1])
+        whole[length - len(one) if at_end else 0 :, rows][: len(one)] = one
+        start = rows.stop
+    return whole
+
+
+def _mask_of(state: PreparedState) -> Tensor:
+    """The mask_SB1 of a state with one row a sentence, also where there is no padding."""
+    keys_SBHE = state.cross[0][0]
+    return torch.zeros(*keys_SBHE.shape[:2], 1) if state.mask is None else state.mask
+
+
+def joined(states: Sequence[PreparedState]) -> PreparedState:
+    """One state for the rows of all, in order; each state has one row a sentence, and all its rows have begun at once.
+
+    Every row's last step is the last of all, so that the next one is next for all.
+    """
+    length = max(state.length for state in states)
+    width = max(state.cross[0][0].shape[0] for state in states)
+    rows = [state.cross[0][0].shape[1] for state in states]
+    layers = range(len(states[0].past))
+
+    def cross(index: int, part: int) -> Tensor:
+        return _stacked([state.cross[index][part] for state in states], width, at_end=False)
+
+    def past(index: int) -> Past:
+        own = [(state.past[index], state.length) for state in states]
+        keys_TNHE = _stacked([one.keys_CNHE[:steps] for one, steps in own], length, at_end=True)
+        return Past(keys_TNHE, _stacked([one.values_CNHE[:steps] for one, steps in own], length, at_end=True))
+
+    return PreparedState(
+        per_source=1,
+        cross=[(cross(index, 0), cross(index, 1)) for index in layers],
+        mask=_stacked([_mask_of(state) for state in states], width, at_end=False, beyond=-math.inf),
+        past=[past(index) for index in layers],
+        record_attention=False,
+        length=length,
+        first_N=torch.cat(
+            [torch.full((count,), length - state.length) for state, count in zip(states, rows, strict=True)]
+        ),
+    )
