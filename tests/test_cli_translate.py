@@ -28,6 +28,7 @@ from trained_models import save_trained
 
 from mtkit.cli.search_options import search_options
 from mtkit.formats import OUTPUT_KEYS
+from mtkit.model.prepared import PreparedTransformer
 from mtkit.pool import PoolEngine, can_fork
 from mtkit.search.run import search as run_search
 from mtkit.text.tokenizer import Tokenizers
@@ -556,11 +557,12 @@ def noted_shapes(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """The shapes of all batches that are searched from now on."""
     shapes: list[tuple[int, int]] = []
 
-    def noting(model: Any, source_BS: Any, *arguments: Any, **options: Any) -> Any:
+    def noting(model: Any, source_BS: Any, *arguments: Any) -> Any:
         shapes.append(tuple(source_BS.shape))
-        return run_search(model, source_BS, *arguments, **options)
+        return start(model, source_BS, *arguments)
 
-    monkeypatch.setattr("mtkit.engine.search", noting)
+    start = PreparedTransformer.start
+    monkeypatch.setattr(PreparedTransformer, "start", noting)
     return shapes
 
 
