@@ -136,7 +136,7 @@ def _shares(batches: Iterator[tuple[int, Batch]], workers: int, most: int) -> It
     Of endless batches no more are read ahead than two such lists for each worker.
 
     >>> [len(share) for share in _shares(iter([(0, None)] * 16), 2, 4)]
-    [4, 3, 2, 2, 2, 1, 1, 1]
+    [4, 3, 2, 2, 1, 1, 1, 1, 1]
     """
     ahead: _Work = []
     if most == 1:
@@ -147,7 +147,7 @@ def _shares(batches: Iterator[tuple[int, Batch]], workers: int, most: int) -> It
         if not ahead:
             return
         even = len(ahead) // workers
-        share = max(1, min(most, max(even // 2, min(2, even))))
+        share = min(most, max(2, even // 2)) if even > 2 else 1
         yield ahead[:share]
         ahead = ahead[share:]
 
