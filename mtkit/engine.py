@@ -100,7 +100,6 @@ class ModelEngine:
         except (RuntimeError, MemoryError) as error:
             if not is_out_of_memory(error):
                 raise
-        release_memory(self.device)
 
     def search_batch(
         self, model: SearchModel, batch: Batch, config: Search, attention: bool, scores: bool

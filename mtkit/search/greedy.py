@@ -52,8 +52,9 @@ def greedy(
     Without `scores` the likeliest token is found among the logits, which spares the softmax, and scores and
     log-probabilities are NaN.
     """
-    found = unroll(model, source_BS, 1, constraints, Likeliest(), attention, scores)
-    return found if scores else unscored(found)
+    run = Run.begin(model, source_BS, 1, constraints, Likeliest(), attention, scores)
+    run.go()
+    return run.read() if scores else unscored(run.read())
 
 
 def unscored(found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
@@ -64,35 +65,19 @@ def unscored(found: list[list[Hypothesis]]) -> list[list[Hypothesis]]:
     return found
 
 
-def unroll(
-    model: SearchModel,
-    source_BS: Tensor,
-    per_source: int,
-    constraints: Constraints,
-    choose: Chooser,
-    attention: bool,
-    probabilities: bool = True,
-) -> list[list[Hypothesis]]:
-    """per_source hypotheses a sentence, in the order of the rows; their score is the sum of what `choose` was shown.
-
-    That is log-probabilities or, without `probabilities`, what ranks the tokens in the same way.
-
-    A row that has ended still steps, its choices unread, until its sentence leaves the batch.
-    """
-    run = Run.begin(model, source_BS, per_source, constraints, choose, attention, probabilities)
-    run.go()
-    return run.read()
-
-
 @dataclass(slots=True)
 class Run:
-    """A search by `unroll` under way. `limits_N` are the steps after which each row is full, at the latest."""
+    """A search whose rows never meet, under way: the loop that greedy search and sampling share.
+
+    The score of a hypothesis is the sum of what `choose` was shown: log-probabilities or, without `probabilities`, what
+    ranks the tokens in the same way. `limits_N` are the steps after which each row is full, at the latest. A row that
+    has ended still steps, its choices unread, until its sentence leaves the batch.
+    """
 
     model: SearchModel
     state: State
     constraints: Constraints
     choose: Chooser
-    per_source: int
     attention: bool
     probabilities: bool
     trace: Trace
@@ -110,15 +95,14 @@ class Run:
         constraints: Constraints,
         choose: Chooser,
         attention: bool,
-        probabilities: bool,
+        probabilities: bool = True,
     ) -> "Run":
-        """Before the first step."""
+        """Before the first step, with `per_source` rows a sentence."""
         return cls(
             model=model,
             state=model.start(source_BS, per_source, attention),
             constraints=constraints,
             choose=choose,
-            per_source=per_source,
             attention=attention,
             probabilities=probabilities,
             trace=Trace(len(source_BS), per_source),
@@ -139,7 +123,7 @@ class Run:
             full_N = self.constraints.at_limit()
             if full_N is not None:
                 self.alive_N &= ~full_N
-            alive_B = self.alive_N.view(-1, self.per_source).any(1)
+            alive_B = self.alive_N.view(-1, self.trace.per_source).any(1)
             left = int(alive_B.sum())
             if left == 0:
                 return False
@@ -153,14 +137,15 @@ class Run:
 
     def _keep(self, kept_B: Tensor) -> None:
         """Let the other sentences leave."""
-        rows_N = (kept_B[:, None] * self.per_source + torch.arange(self.per_source, device=kept_B.device)).flatten()
+        per_source = self.trace.per_source
+        rows_N = (kept_B[:, None] * per_source + torch.arange(per_source, device=kept_B.device)).flatten()
         self.ids_N, self.alive_N = self.ids_N[rows_N], self.alive_N[rows_N]
         for part in (self.state, self.constraints, self.choose):
             part.select(rows_N)
         self.trace.keep(kept_B.cpu().numpy())
 
     def read(self) -> list[list[Hypothesis]]:
-        """What has been found for each sentence: of those that are left, what there is so far."""
+        """The hypotheses of each sentence, in the order of its rows; of those that are left, what there is so far."""
         return self.trace.read(_ends(self.trace, self.limits_N), self.source_lengths)
 
 

@@ -109,12 +109,10 @@ class Constraints:
 
         Their limits move with them. None may be one that `remembers`.
         """
-        first = several[0]
         step = max(one.step for one in several)
         most_N = torch.cat([one.most_N + (step - one.step) for one in several])
         least_N = torch.cat([one._least_N + (step - one.step) for one in several])
-        both = copy.copy(first)
-        both._produced_NT = first._produced_NT.new_empty(len(most_N), 0)
+        both = copy.copy(several[0])
         both.step, both.most_N, both._least_N = step, most_N, least_N
         both.longest, both._shortest_most = int(most_N.max()), int(most_N.min())
         both._longest_least = int(least_N.max())

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from mtkit.search.greedy import unroll
+from mtkit.search.greedy import Run
 from mtkit.search.protocol import Hypothesis, SearchModel
 from mtkit.search.rank import top
 from mtkit.search.rules import Constraints, real_type
@@ -35,8 +35,9 @@ def sampling(
 ) -> list[list[Hypothesis]]:
     """config.samples hypotheses a sentence, the likeliest first; their score is log P after the repetition penalty."""
     keys_N = row_keys(config.seed, line_keys, config.samples).to(source_BS.device)
-    results = unroll(model, source_BS, config.samples, constraints, _Sampler(config, keys_N), attention)
-    return [sorted(hypotheses, key=lambda hypothesis: -hypothesis.score) for hypotheses in results]
+    run = Run.begin(model, source_BS, config.samples, constraints, _Sampler(config, keys_N), attention)
+    run.go()
+    return [sorted(hypotheses, key=lambda hypothesis: -hypothesis.score) for hypotheses in run.read()]
 
 
 class _Sampler:

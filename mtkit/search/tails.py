@@ -8,8 +8,7 @@ furthest as it was.
 Shapes: S source length.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -34,15 +33,6 @@ class JoiningModel(SearchModel, Protocol):
         """One state for the rows of all, one a sentence, in order; theirs may have come to different lengths."""
 
 
-@dataclass(slots=True)
-class _Waiting:
-    """A batch of which some sentences are left; `place` is its own among the batches."""
-
-    place: int
-    run: Run
-    rows: int
-
-
 @torch.inference_mode()
 def greedy_in_turn(
     model: JoiningModel, sources: Iterable[tuple[Tensor, Prefixes | None]], config: Greedy, scores: bool = True
@@ -51,38 +41,43 @@ def greedy_in_turn(
 
     Where rules look back at tokens (`Constraints.remembers`) no sentence waits.
     """
-    finish = (lambda found: found) if scores else unscored
-    waiting: list[_Waiting] = []
+    for place, found in _in_turn(model, sources, config, scores):
+        yield place, found if scores else unscored(found)
+
+
+def _in_turn(
+    model: JoiningModel, sources: Iterable[tuple[Tensor, Prefixes | None]], config: Greedy, probabilities: bool
+) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
+    waiting: list[tuple[int, Run]] = []
     for place, (source_BS, prefixes) in enumerate(sources):
         constraints = Constraints(config.rules, source_BS, 1, prefixes)
-        run = Run.begin(model, source_BS, 1, constraints, Likeliest(), False, scores)
+        run = Run.begin(model, source_BS, 1, constraints, Likeliest(), False, probabilities)
         if run.go(enough=0 if constraints.remembers else int(len(source_BS) * _TAIL)):
             model.settle(run.state)
-            waiting.append(_Waiting(place, run, len(run.ids_N)))
+            waiting.append((place, run))
         else:
-            yield place, finish(run.read())
-        if sum(one.rows for one in waiting) >= len(source_BS):
-            yield from _end(model, waiting, finish)
+            yield place, run.read()
+        if sum(len(one.ids_N) for _, one in waiting) >= len(source_BS):
+            yield from _end(model, waiting)
             waiting = []
-    yield from _end(model, waiting, finish)
+    yield from _end(model, waiting)
 
 
-def _end(
-    model: JoiningModel, waiting: list[_Waiting], finish: Callable[[list[list[Hypothesis]]], list[list[Hypothesis]]]
-) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
+def _end(model: JoiningModel, waiting: Sequence[tuple[int, Run]]) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
     """Go on with what is left of these batches, together."""
     if not waiting:
         return
     if len(waiting) == 1:
-        waiting[0].run.go()
-        yield waiting[0].place, finish(waiting[0].run.read())
+        [(place, run)] = waiting
+        run.go()
+        yield place, run.read()
         return
-    rest = iter(_joined(model, [one.run for one in waiting]))
-    for one in waiting:
-        found = one.run.read()
-        for sentence in one.run.trace.order.tolist():
+    rest = iter(_joined(model, [run for _, run in waiting]))
+    for place, run in waiting:
+        found = run.read()
+        for sentence in run.trace.order.tolist():
             found[sentence] = [_continued(found[sentence][0], next(rest)[0])]
-        yield one.place, finish(found)
+        yield place, found
 
 
 def _joined(model: JoiningModel, runs: Sequence[Run]) -> list[list[Hypothesis]]:
@@ -94,7 +89,6 @@ def _joined(model: JoiningModel, runs: Sequence[Run]) -> list[list[Hypothesis]]:
         state=model.joined([run.state for run in runs]),
         constraints=constraints,
         choose=Likeliest(),
-        per_source=1,
         attention=False,
         probabilities=runs[0].probabilities,
         trace=Trace(rows, 1),
