@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from mtkit.cli.loading import load_torch
 from mtkit.cli.options import as_utf8
 from mtkit.cli.output import open_output
 from mtkit.cli.texts import open_lines
@@ -102,6 +103,7 @@ def attention(
 
         check()
 
+    load_torch()
     from mtkit.heatmaps.maps import by_words
     from mtkit.heatmaps.record import Recorder
     from mtkit.runtime import set_threads

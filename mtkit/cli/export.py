@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from mtkit.cli.loading import load_torch
 from mtkit.errors import UsageError
 
 QuantizationOption = Annotated[
@@ -65,6 +66,7 @@ def export(
       mtkit export runs/quickstart/model --to ctranslate2 --quantization int8
       mtkit export runs/mine/model --to huggingface --output opus-mt-mine --verify valid.en
     """
+    load_torch()
     from mtkit.convert.export import Wish, export_model
     from mtkit.runtime import set_threads
 

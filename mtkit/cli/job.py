@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from mtkit.cli.loading import load_torch
 from mtkit.errors import ToldError, TrainingError
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ def follows() -> bool:
 @contextmanager
 def leading(load: Load, device: str, models: Sequence[str]) -> Iterator["Translator"]:
     """The translator of rank 0, or of a process alone; `models` are the hashes of its weights."""
+    load_torch()
     from mtkit.ranked_engine import RankedEngine, refuse_unlike
     from mtkit.ranks import joined, local_rank, size_of_job
     from mtkit.runtime import resolve_device
@@ -59,6 +61,7 @@ def _end(engine: "RankedEngine", exit_code: int) -> None:
 
 def serve(load: Load, device: str, models: Sequence[str]) -> None:
     """Search for rank 0 until it ends. What ends rank 0, and that it has gone, is for rank 0 to tell."""
+    load_torch()
     from mtkit.ranked_engine import RankedEngine, refuse_unlike
     from mtkit.ranks import joined, local_rank
     from mtkit.runtime import resolve_device

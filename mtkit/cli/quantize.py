@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from mtkit.cli.loading import load_torch
 from mtkit.cli.translate_options import ModelArgument
 from mtkit.errors import UsageError
 
@@ -25,6 +26,7 @@ def quantize(
     if output.exists():
         raise UsageError(f"{output} exists already", "give the name of a new folder")
 
+    load_torch()
     import torch
 
     from mtkit.checkpoint import load_model, save_model, weights_of

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from mtkit.cli.loading import load_torch
 from mtkit.cli.translate_options import DeviceOption, ThreadsOption
 
 
@@ -36,6 +37,7 @@ def report(
 
     Example: mtkit report runs/quickstart
     """
+    load_torch()
     from mtkit.files import atomic_write
     from mtkit.report.build import Options, build
     from mtkit.runtime import set_threads

@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from mtkit.cli.loading import load_torch
 from mtkit.cli.options import as_utf8
 from mtkit.cli.output import Output, open_output
 from mtkit.cli.texts import open_lines
@@ -116,6 +117,7 @@ def score(
     lines = _refuse_unequal(source, target, bad_utf8)
     source_reader, target_reader = open_lines(source, bad_utf8), open_lines(target, bad_utf8)
 
+    load_torch()
     from mtkit.force import Scorer
     from mtkit.runtime import set_threads
 

@@ -4,6 +4,7 @@ from typing import Annotated
 
 import typer
 
+from mtkit.cli.loading import load_torch
 from mtkit.cli.options import RecipeArgument, SetOption, load_recipe
 
 
@@ -37,6 +38,7 @@ def shortlist(
 
     Example: mtkit shortlist recipes/quickstart.yaml --per-token 50 --frequent 50
     """
+    load_torch()
     from mtkit.runtime import set_threads
     from mtkit.shortlist_stage import Size, changed_lines, make_shortlist, validation_recall
 

@@ -1,0 +1,21 @@
+"""Torch, which commands import when they need it and not before, is imported by this."""
+
+import gc
+import sys
+
+
+def load_torch() -> None:
+    """Import torch; Python looks for garbage neither meanwhile nor, from then on, among what there is by then.
+
+    Torch makes half a million objects that stay until the end. Looking through them again and again takes a tenth of
+    the time of its import, and a fifth of it once more when the process ends.
+    """
+    if "torch" in sys.modules:
+        return
+    looking = gc.isenabled()
+    gc.disable()
+    import torch  # noqa: F401
+
+    gc.freeze()
+    if looking:
+        gc.enable()
