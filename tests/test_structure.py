@@ -20,6 +20,7 @@ ROWS = {
     "mtkit.fsdp": 1,
     "mtkit.lineage": 1,
     "mtkit.lines": 1,
+    "mtkit.loading": 1,
     "mtkit.metrics": 1,
     "mtkit.ranks": 1,
     "mtkit.recipe": 1,
@@ -80,7 +81,7 @@ ROWS = {
 }
 """The rows of the architecture; a module that is not listed stands where its package stands."""
 
-TORCH_AT_THE_BOTTOM = ("mtkit.fsdp", "mtkit.ranks", "mtkit.runtime")
+TORCH_AT_THE_BOTTOM = ("mtkit.fsdp", "mtkit.loading", "mtkit.ranks", "mtkit.runtime")
 """Of the lowest rows, what speaks to the machine and to other processes; all else there is free of torch."""
 
 FREE_OF_TORCH = (

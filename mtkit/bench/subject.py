@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from mtkit.bench.process import Setup, Task
 from mtkit.errors import MtkitError
+from mtkit.loading import load_torch
 from mtkit.recipe import Recipe
 from mtkit.sections.search import Beam, Search
 from mtkit.text.names import piece_names
@@ -33,6 +34,7 @@ class Own:
     """mtkit."""
 
     def __init__(self, setup: Setup) -> None:
+        load_torch()
         from mtkit.runtime import bound_kernel_caches, set_threads, tune_allocator
         from mtkit.translator import Translator
 

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from mtkit.cli.loading import load_torch
 from mtkit.cli.options import as_utf8
 from mtkit.cli.output import open_output
 from mtkit.cli.texts import open_lines
@@ -19,6 +18,7 @@ from mtkit.errors import DataError, UsageError
 from mtkit.files import atomic_write
 from mtkit.formats import dump_json_line
 from mtkit.lines import LineReader, count_lines
+from mtkit.loading import load_torch
 
 if TYPE_CHECKING:
     from mtkit.heatmaps.maps import AttentionMaps, View

@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from mtkit.cli.loading import load_torch
 from mtkit.errors import UsageError
+from mtkit.loading import load_torch
 
 QuantizationOption = Annotated[
     Literal["float32", "int8", "int16", "float16", "bfloat16"] | None,

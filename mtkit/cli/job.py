@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from mtkit.cli.loading import load_torch
 from mtkit.errors import ToldError, TrainingError
+from mtkit.loading import load_torch
 
 if TYPE_CHECKING:
     from mtkit.ranked_engine import RankedEngine

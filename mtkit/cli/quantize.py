@@ -5,9 +5,9 @@ from typing import Annotated
 
 import typer
 
-from mtkit.cli.loading import load_torch
 from mtkit.cli.translate_options import ModelArgument
 from mtkit.errors import UsageError
+from mtkit.loading import load_torch
 
 
 def quantize(

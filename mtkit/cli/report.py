@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
-from mtkit.cli.loading import load_torch
 from mtkit.cli.translate_options import DeviceOption, ThreadsOption
+from mtkit.loading import load_torch
 
 
 def report(

@@ -10,7 +10,6 @@ from typing import Annotated, Literal
 
 import typer
 
-from mtkit.cli.loading import load_torch
 from mtkit.cli.options import as_utf8
 from mtkit.cli.output import Output, open_output
 from mtkit.cli.texts import open_lines
@@ -20,6 +19,7 @@ from mtkit.errors import DataError, MtkitError, UsageError
 from mtkit.folders import weights_sha256
 from mtkit.formats import dump_json_line
 from mtkit.lines import BadUtf8, LineReader
+from mtkit.loading import load_torch
 from mtkit.scored import ScoredPair, Summary, json_line, text_line
 
 _LOG = logging.getLogger(__name__)

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
-from mtkit.cli.loading import load_torch
 from mtkit.cli.options import RecipeArgument, SetOption, load_recipe
+from mtkit.loading import load_torch
 
 
 def shortlist(

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 _ROOM = 40  # steps that a buffer grows by
+_ROOM_JOINED = 8  # steps that one has room for to which sentences come at their ends: soon there are fewer of them
 _LARGE = 1 << 22  # bytes
 
 
@@ -134,14 +135,16 @@ class PreparedState:
             self.mask = self.mask.index_select(at, sentences_B)
 
 
-def _stacked(several: Sequence[Tensor], length: int, at_end: bool, beyond: float = 0.0) -> Tensor:
-    """Tensors of different lengths as one of `length`, side by side in dimension 1; each at its end or beginning."""
-    whole = several[0].new_full((length, sum(one.shape[1] for one in several), *several[0].shape[2:]), beyond)
-    start = 0
-    for one in several:
-        rows = slice(start, start + one.shape[1])
-        whole[length - len(one) if at_end else 0 :, rows][: len(one)] = one
-        start = rows.stop
+def _stacked(several: Sequence[Tensor], length: int, at_end: bool, beyond: float = 0.0, room: int = 0) -> Tensor:
+    """Tensors of different lengths as one of `length`, side by side in dimension 1; each at its end or beginning.
+
+    There is `room` for more behind, which holds anything.
+    """
+    rows = [one.shape[1] for one in several]
+    whole = several[0].new_empty(length + room, sum(rows), *several[0].shape[2:])
+    whole[:length].fill_(beyond)
+    for one, part in zip(several, whole.split(rows, 1), strict=True):
+        part[length - len(one) if at_end else 0 :][: len(one)] = one
     return whole
 
 
@@ -154,26 +157,28 @@ def _mask_of(state: PreparedState) -> Tensor:
 def joined(states: Sequence[PreparedState]) -> PreparedState:
     """One state for the rows of all, in order; each state has one row a sentence, and all its rows have begun at once.
 
-    Every row's last step is the last of all, so that the next one is next for all.
+    Every row's last step is the last of all, so that the next one is next for all. Uses the states up, layer by layer,
+    so that what they hold is not there twice.
     """
     length = max(state.length for state in states)
     width = max(state.cross[0][0].shape[0] for state in states)
     rows = [state.cross[0][0].shape[1] for state in states]
-    layers = range(len(states[0].past))
-
-    def cross(index: int, part: int) -> Tensor:
-        return _stacked([state.cross[index][part] for state in states], width, at_end=False)
-
-    def past(index: int) -> Past:
-        own = [(state.past[index], state.length) for state in states]
-        keys_TNHE = _stacked([one.keys_CNHE[:steps] for one, steps in own], length, at_end=True)
-        return Past(keys_TNHE, _stacked([one.values_CNHE[:steps] for one, steps in own], length, at_end=True))
-
+    mask_SN1 = _stacked([_mask_of(state) for state in states], width, at_end=False, beyond=-math.inf)
+    cross: list[tuple[Tensor, Tensor]] = []
+    past: list[Past] = []
+    while states[0].past:
+        keys, values = zip(*(state.cross.pop(0) for state in states), strict=True)
+        cross.append((_stacked(keys, width, at_end=False), _stacked(values, width, at_end=False)))
+        del keys, values
+        own = [(state.past.pop(0), state.length) for state in states]
+        keys_CNHE = _stacked([one.keys_CNHE[:steps] for one, steps in own], length, at_end=True, room=_ROOM_JOINED)
+        values_CNHE = _stacked([one.values_CNHE[:steps] for one, steps in own], length, at_end=True, room=_ROOM_JOINED)
+        past.append(Past(keys_CNHE, values_CNHE))
     return PreparedState(
         per_source=1,
-        cross=[(cross(index, 0), cross(index, 1)) for index in layers],
-        mask=_stacked([_mask_of(state) for state in states], width, at_end=False, beyond=-math.inf),
-        past=[past(index) for index in layers],
+        cross=cross,
+        mask=mask_SN1,
+        past=past,
         record_attention=False,
         length=length,
         first_N=torch.cat(

@@ -30,7 +30,10 @@ class JoiningModel(SearchModel, Protocol):
         """Give up the room that a state has kept for rows that have left (changes the state)."""
 
     def joined(self, states: Sequence[Any]) -> Any:
-        """One state for the rows of all, one a sentence, in order; theirs may have come to different lengths."""
+        """One state for the rows of all, one a sentence, in order; theirs may have come to different lengths.
+
+        Uses the states up.
+        """
 
 
 @torch.inference_mode()
