@@ -184,16 +184,21 @@ def test_ctranslate2_is_measured_without_torch(model: Path, tmp_path: Path) -> N
     code = (
         "import sys, json; from mtkit.bench.subject import *\n"
         "subject = CTranslate2(Setup(**json.loads(sys.argv[1])))\n"
-        "search = Recipe.load(sys.argv[2]).search\n"
-        "print(json.dumps([subject.translate(['the baker sees the river.'], search), sys.modules['torch'] is None]))\n"
+        "for overrides in [], ['search.rules.max_length=3']:\n"
+        "    search = Recipe.load(sys.argv[2], overrides).search\n"
+        "    found = subject.translate(['the baker sees the river.'], search)\n"
+        "    print(json.dumps([*found, sys.modules['torch'] is None]))\n"
     )
     given = [json.dumps({name: getattr(setup, name) for name in setup.__slots__}), str(model / "recipe.yaml")]
     done = subprocess.run([sys.executable, "-c", code, *given], capture_output=True, text=True, check=True)
-    (texts, tokens), no_torch = json.loads(done.stdout)
-    assert no_torch
     translator = Translator.load(model, "cpu")
-    [own] = translator.translate_stream(["the baker sees the river."])
-    assert (texts, tokens) == ([own.text], own.hypotheses[0].length)
+    for row, overrides in zip(done.stdout.splitlines(), [[], ["search.rules.max_length=3"]], strict=True):
+        texts, tokens, no_torch = json.loads(row)
+        assert no_torch
+        search = Recipe.load(model / "recipe.yaml", overrides).search
+        [own] = translator.translate_stream(["the baker sees the river."], search)
+        assert own.hypotheses[0].finished == (not overrides)
+        assert (texts, tokens) == ([own.text], own.hypotheses[0].length), "cut at the limit there is no end"
 
 
 def test_the_quickest_setting_is_an_engines_own(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:

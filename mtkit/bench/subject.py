@@ -91,12 +91,14 @@ class CTranslate2:
         """See Subject."""
         encoded = self._tokenizers.source.encode_batch(lines)
         pieces = [[self._sources[number] for number in ids] for ids in encoded]
+        options = ctranslate2_options(search, encoded)
         found = self._translator.translate_batch(
-            pieces, max_batch_size=search.lines.max_tokens, batch_type="tokens", **ctranslate2_options(search, encoded)
+            pieces, max_batch_size=search.lines.max_tokens, batch_type="tokens", **options
         )
         ids = [[self._ids[piece] for piece in one.hypotheses[0]] for one in found]
-        # An end for each line, as CTranslate2 does not return it.
-        return [self._tokenizers.target.decode(row) for row in ids], sum(map(len, ids)) + len(ids)
+        # CTranslate2 does not return the ends; a translation that reached the limit has none.
+        tokens = sum(min(len(row) + 1, options["max_decoding_length"]) for row in ids)
+        return [self._tokenizers.target.decode(row) for row in ids], tokens
 
     def seconds_of_lines(self, lines: Sequence[str], search: Search) -> list[float]:
         """See Subject."""
