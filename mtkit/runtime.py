@@ -169,14 +169,21 @@ def release_memory(device: torch.device) -> None:
         torch.mps.empty_cache()
 
 
+def give_back_freed() -> bool:
+    """Give memory of the CPU that has been freed, and that `tune_allocator` keeps, back to the system; True: done."""
+    if platform.libc_ver()[0] != "glibc":
+        return False
+    ctypes.CDLL(None).malloc_trim(0)
+    return True
+
+
 def begin_peak(device: torch.device) -> None:
     """Give memory that is not in use back to the system, and let `peak_held_memory` begin anew from here."""
     gc.collect()
     release_memory(device)
     if device.type == "cuda":
         torch.cuda.reset_peak_memory_stats(device)
-    elif device.type == "cpu" and platform.libc_ver()[0] == "glibc":
-        ctypes.CDLL(None).malloc_trim(0)
+    elif device.type == "cpu" and give_back_freed():
         with contextlib.suppress(OSError):  # a system that keeps the old peak: what follows shows where it exceeds it
             Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 

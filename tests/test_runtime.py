@@ -17,6 +17,7 @@ from mtkit.runtime import (
     autocast_dtype,
     begin_peak,
     free_memory,
+    give_back_freed,
     held_memory,
     key_seed,
     peak_held_memory,
@@ -204,6 +205,25 @@ def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
     monkeypatch.setattr(ctypes, "CDLL", refuse)
     assert tune_allocator() is False
+    assert give_back_freed() is False
+
+
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="other C libraries are left alone")
+def test_freed_memory_is_given_back() -> None:
+    """Also what lies between pieces that stay: each layer that is prepared for decoding leaves such holes."""
+    code = (
+        "import torch; from mtkit.runtime import give_back_freed, held_memory, tune_allocator\n"
+        "tune_allocator()\n"
+        "blocks = [torch.ones(300_000) for i in range(100)]\n"
+        "del blocks[::2]\n"
+        "before = held_memory(torch.device('cpu'))\n"
+        "assert give_back_freed()\n"
+        "assert held_memory(torch.device('cpu')) < before - 40e6\n"
+        "assert all(bool((block == 1).all()) for block in blocks)\n"
+        "print('right')"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "right\n", done.stderr
 
 
 @pytest.mark.parametrize(

@@ -33,6 +33,7 @@ from mtkit.model.positions import Positions, Rotary
 from mtkit.model.prepared_state import Past, PreparedState, fresh, joined
 from mtkit.model.ranges import Affine, attention_maps, feed_forward_maps
 from mtkit.model.transformer import Transformer
+from mtkit.runtime import give_back_freed
 
 # Numbers in the keys of a head from which torch leaves a row's product with them to the BLAS; below it is slow.
 _BLAS_SIZE = 400
@@ -405,6 +406,9 @@ class _Turns:
 
     def fill_rest(self) -> None:
         """Give the weights to what has none yet."""
+        if self.weights is not None:
+            # What the layers left is in pieces, and the tables of the vocabulary, which come now, are large.
+            give_back_freed()
         self._fill(self.rest)
 
     def _fill(self, own: Mapping[str, nn.Parameter]) -> None:
