@@ -86,17 +86,12 @@ class Constraints:
         limits = [
             length_limits(rules, count, len(prefix)) for count, prefix in zip(source_tokens, prefixes, strict=True)
         ]
-        least_N, most_N = torch.tensor(limits, device=device).repeat_interleave(per_source, 0).unbind(1)
         self.rules = rules
         self.step = 0
-        self.longest = max(most for _, most in limits)
-        self.most_N = most_N
-        self._least_N = least_N
-        self._shortest_most = min(most for _, most in limits)
-        self._longest_least = max(least for least, _ in limits)
+        self._limit(limits, per_source, device)
         self._forced_NT = _forced(prefixes, rules.max_length, per_source, device)
         self._remembers = rules.no_repeat_ngram > 0 or rules.repetition_penalty != 1.0
-        self._produced_NT = torch.empty(len(most_N), 0, dtype=torch.long, device=device)
+        self._produced_NT = torch.empty(len(self.most_N), 0, dtype=torch.long, device=device)
 
     @property
     def remembers(self) -> bool:
@@ -110,13 +105,18 @@ class Constraints:
         Their limits move with them. None may be one that `remembers`.
         """
         step = max(one.step for one in several)
-        most_N = torch.cat([one.most_N + (step - one.step) for one in several])
-        least_N = torch.cat([one._least_N + (step - one.step) for one in several])
+        limits_N2 = torch.cat([torch.stack((one._least_N, one.most_N), 1) + (step - one.step) for one in several])
         both = copy.copy(several[0])
-        both.step, both.most_N, both._least_N = step, most_N, least_N
-        both.longest, both._shortest_most = int(most_N.max()), int(most_N.min())
-        both._longest_least = int(least_N.max())
+        both.step = step
+        both._limit(limits_N2.tolist(), 1, limits_N2.device)
         return both
+
+    def _limit(self, limits: Sequence[Sequence[int]], per_source: int, device: torch.device) -> None:
+        """Set the least and most tokens of the rows of each sentence (mutates the constraints)."""
+        self._least_N, self.most_N = torch.tensor(limits, device=device).repeat_interleave(per_source, 0).unbind(1)
+        self.longest = max(most for _, most in limits)
+        self._shortest_most = min(most for _, most in limits)
+        self._longest_least = max(least for least, _ in limits)
 
     def score(self, logits_NV: Tensor) -> Scores:
         """Log-probabilities of the next token, -inf where it is forbidden; overwrites the logits."""
