@@ -182,6 +182,12 @@ def test_units_of_peak_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert peak_memory(CPU) == 5
 
 
+def assert_right(code: str) -> None:
+    """The code, in a process of its own, comes to the end, where it prints that it is right."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "right\n", done.stderr
+
+
 def test_tuning_the_allocator_is_harmless() -> None:
     """In a process of its own, as it lasts: results stay right, and only glibc is touched."""
     code = (
@@ -194,8 +200,7 @@ def test_tuning_the_allocator_is_harmless() -> None:
         "assert [float(b.mean()) for b in blocks] == [*range(1, 20, 2), *range(100, 105)]\n"
         "print('right')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == "right\n", done.stderr
+    assert_right(code)
 
 
 def test_other_c_libraries_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,8 +227,7 @@ def test_freed_memory_is_given_back() -> None:
         "assert all(bool((block == 1).all()) for block in blocks)\n"
         "print('right')"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout == "right\n", done.stderr
+    assert_right(code)
 
 
 @pytest.mark.parametrize(
