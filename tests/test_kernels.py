@@ -68,9 +68,17 @@ def test_equals_the_plain_product(
     assert torch.equal(x, before)
 
 
-def test_small_matrices_are_not_packed() -> None:
+@pytest.mark.parametrize(
+    ("capability", "mkl", "outputs"),
+    [("AVX512", True, 512), ("AVX2", False, 512), ("DEFAULT", False, 512), ("AVX2", True, 4097)],
+)
+def test_large_matrices_are_packed(capability: str, mkl: bool, outputs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With AVX2 alone MKL is no slower as the matrix lies, but for that of the vocabulary."""
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
+    monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: mkl)
     assert isinstance(prepare(numbers(384, 128), None, "float32"), Plain)
-    assert isinstance(prepare(numbers(512, 512), None, "float32"), Packed)
+    assert isinstance(prepare(numbers(outputs - 1, 512), None, "float32"), Plain if outputs == 4097 else Packed)
+    assert isinstance(prepare(numbers(outputs, 512), None, "float32"), Packed)
 
 
 @pytest.mark.parametrize("relu", [False, True])

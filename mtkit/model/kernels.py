@@ -3,8 +3,8 @@ prepared for decoding.
 
 Three precisions, each of the weights and the products; what goes in and comes out is float32:
 
-- float32: the matrix packed by oneDNN into the order in which its kernels read it, but for small ones, which gain
-  nothing by it, while oneDNN makes, and keeps, a kernel for every number of rows that it meets;
+- float32: the matrix packed by oneDNN into the order in which its kernels read it, where that is worth it (see
+  `_worth_packing`);
 - bfloat16: the same in half the memory, input and result rounded to bfloat16; where the processor has no products of
   such numbers, those of float32 are rounded alike;
 - int8: a scale a row of the matrix; of the input one scale for all where its range is known beforehand (Bhandare et
@@ -38,8 +38,12 @@ LinearMap = Callable[[Tensor], Tensor]
 
 _LEVELS = 127
 # Entries from which a float32 matrix is packed. At 128 x 384 a call takes 10 us less without, and the first one with
-# another number of rows 0.4 ms less; at 512 x 512 products are 1.2 to 1.4 times as fast packed.
+# another number of rows 0.4 ms less; at 512 x 512 products are 1.2 to 1.4 times as fast packed, with AVX-512.
 _WORTH_PACKING = 1 << 17
+# Outputs above which that holds for processors with AVX2 alone, where torch's BLAS is MKL. From 512 to 2,048, and back,
+# MKL takes 0.8 to 1 times as long as oneDNN for 32 rows and more and 0.65 to 0.8 times for one row; to 8,000 it takes
+# 1.2 to 1.5 times as long for up to 100 rows.
+_WIDE = 1 << 12
 # Entries up to which a map of few rows is no slower in float32 than in int8, without VNNI: at 128 x 384 and 4, 64 and
 # 256 rows int8 takes 1.4, 0.9 and 0.9 times as long, at 128 x 128 1.7, 1.3 and 1.06.
 _WORTH_INT8 = 1 << 16
@@ -67,7 +71,7 @@ def prepare(
                 return Plain(_rounded(weight_OI), bias_O)
             return Int8(*quantize(weight_OI), bias_O, nonnegative)
         return Int8Wide(*quantize(weight_OI), bias_O)
-    if precision == "float32" and weight_OI.numel() < _WORTH_PACKING:
+    if precision == "float32" and not _worth_packing(weight_OI):
         return Plain(weight_OI.clone(), bias_O)
     return Packed(weight_OI, bias_O, torch.bfloat16 if precision == "bfloat16" else torch.float32)
 
@@ -81,6 +85,17 @@ def prepare_int8(
     if _slower_in_int8(weight_OI, rows):
         return Plain(_rounded(weight_OI), bias_O, relu)
     return Int8Fixed(*quantize(weight_OI), bias_O, within, relu)
+
+
+def _worth_packing(weight_OI: Tensor) -> bool:
+    """Whether products with this float32 matrix take less time packed.
+
+    It takes more than the processor's kind to know for sure, but timing it would let chance choose how results are
+    rounded.
+    """
+    if torch.backends.mkl.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX2":
+        return weight_OI.numel() >= _WORTH_PACKING and len(weight_OI) > _WIDE
+    return weight_OI.numel() >= _WORTH_PACKING
 
 
 def _slower_in_int8(weight_OI: Tensor, rows: Rows) -> bool:
@@ -116,7 +131,9 @@ class Plain:
     def __call__(self, x: Tensor) -> Tensor:
         # As F.linear, whose own way there costs 1 us, a tenth of a product of few rows.
         x_MI = x if x.dim() == 2 else x.flatten(0, -2)
-        y = x_MI @ self.weight_IO if self.bias_O is None else torch.addmm(self.bias_O, x_MI, self.weight_IO)
+        y = torch.mm(x_MI, self.weight_IO)
+        if self.bias_O is not None:
+            y.add_(self.bias_O)
         if self.relu:
             y = y.relu_()
         return y if x.dim() == 2 else y.unflatten(0, x.shape[:-1])
