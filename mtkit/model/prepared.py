@@ -166,28 +166,37 @@ class CrossMaps:
         return k, v
 
 
-def _attend(q_NHE: Tensor, keys_TNHE: Tensor, values_TNHE: Tensor, mask_TN1: Tensor | None) -> tuple[Tensor, Tensor]:
-    """One query a row against T keys of its own: the mixed values_NHE, and the weights_TNH."""
+def _attend(
+    q_NHE: Tensor, keys_TNHE: Tensor, values_TNHE: Tensor, mask_TN1: Tensor | None, record: bool = False
+) -> tuple[Tensor, Tensor | None]:
+    """One query a row against T keys of its own: the mixed values_ND and, to `record`, the heads' mean weights_NT."""
     if len(keys_TNHE) * q_NHE.shape[2] >= _BLAS_SIZE:
-        return _attend_by_products(q_NHE, keys_TNHE, values_TNHE, mask_TN1)
-    scores_TNH = torch.linalg.vecdot(keys_TNHE, q_NHE[None])
+        return _attend_by_products(q_NHE, keys_TNHE, values_TNHE, mask_TN1, record)
+    scores_TNH = (keys_TNHE * q_NHE).sum(3)
     if mask_TN1 is not None:
         scores_TNH += mask_TN1
     weights_TNH = scores_TNH.softmax(0)
-    return torch.linalg.vecdot(values_TNHE, weights_TNH[..., None], dim=0), weights_TNH
+    mixed_NHE = (values_TNHE * weights_TNH[..., None]).sum(0)
+    return mixed_NHE.flatten(1), weights_TNH.mean(2).t() if record else None
 
 
 def _attend_by_products(
-    q_NHE: Tensor, keys_TNHE: Tensor, values_TNHE: Tensor, mask_TN1: Tensor | None
-) -> tuple[Tensor, Tensor]:
-    """As `_attend`, by a small matrix product for each row and head: it spares the products' memory."""
+    q_NHE: Tensor, keys_TNHE: Tensor, values_TNHE: Tensor, mask_TN1: Tensor | None, record: bool
+) -> tuple[Tensor, Tensor | None]:
+    """As `_attend`, by a small matrix product for each row and head, X of them: it spares the products' memory."""
+    assert keys_TNHE.is_contiguous()
+    assert values_TNHE.is_contiguous()
     steps, rows, heads, width = keys_TNHE.shape
-    scores_N1T = torch.bmm(q_NHE.reshape(-1, 1, width), keys_TNHE.flatten(1, 2).permute(1, 2, 0))
+    count, step = rows * heads, rows * heads * width
+    # One view of each, where flatten and permute would take three: with few rows these calls are much of the time.
+    keys_XET = keys_TNHE.as_strided((count, width, steps), (width, 1, step))
+    values_XTE = values_TNHE.as_strided((count, steps, width), (width, step, 1))
+    scores_X1T = torch.bmm(q_NHE.reshape(count, 1, width), keys_XET)
     if mask_TN1 is not None:
-        scores_N1T.view(rows, heads, steps).add_(mask_TN1.permute(1, 2, 0))
-    weights_N1T = scores_N1T.softmax(2)
-    mixed_N1E = torch.bmm(weights_N1T, values_TNHE.flatten(1, 2).transpose(0, 1))
-    return mixed_N1E.view(rows, heads, width), weights_N1T.view(rows, heads, steps).permute(2, 0, 1)
+        scores_X1T.view(rows, heads, steps).add_(mask_TN1.permute(1, 2, 0))
+    weights_X1T = scores_X1T.softmax(2)
+    mixed_ND = torch.bmm(weights_X1T, values_XTE).view(rows, heads * width)
+    return mixed_ND, weights_X1T.view(rows, heads, steps).mean(1) if record else None
 
 
 class PreparedEncoderLayer:
@@ -242,16 +251,16 @@ class PreparedDecoderLayer:
                 state.past[index].begin(k, v)
                 return self.maps.output(v.flatten(1))
             keys_TNHE, values_TNHE = state.past[index].append(k, v, state.length)
-            return self.maps.output(_attend(q, keys_TNHE, values_TNHE, state.begun_TN1)[0].flatten(1))
+            return self.maps.output(_attend(q, keys_TNHE, values_TNHE, state.begun_TN1)[0])
 
         def look_up(y_ND: Tensor) -> Tensor:
             keys, values = state.cross[index]
             q_NHE = self.cross_maps.queries(y_ND).unflatten(1, (self.cross_maps.heads, -1))
             if state.per_source == 1:
-                mixed_NHE, weights_SNH = _attend(q_NHE, keys, values, state.mask)
+                mixed_ND, weights_NS = _attend(q_NHE, keys, values, state.mask, record)
                 if record:
-                    state.attention_NS = weights_SNH.mean(2).t()
-                return self.cross_maps.output(mixed_NHE.flatten(1))
+                    state.attention_NS = weights_NS
+                return self.cross_maps.output(mixed_ND)
             q_BHKE = q_NHE.unflatten(0, (len(keys), -1)).transpose(1, 2)
             scores_BHKS = q_BHKE @ keys.transpose(2, 3)
             if state.mask is not None:
