@@ -81,6 +81,17 @@ def test_rows_that_leave_make_room_for_steps() -> None:
     assert torch.equal(past.keys_CNHE[:10], before[:10, rows_N].repeat(1, 9, 1, 1))
 
 
+@pytest.mark.parametrize("width", [3, 4])
+def test_rows_that_move_take_all_their_numbers_along(width: int) -> None:
+    """They are copied four numbers at a time, where the width of a head allows it."""
+    past = Past(torch.randn(6, 5, 2, width), torch.randn(6, 5, 2, width))
+    before = past.keys_CNHE.clone(), past.values_CNHE.clone()
+    past.move(torch.tensor([0, 3]), torch.tensor([4, 0]), 5)
+    for buffer, was in zip((past.keys_CNHE, past.values_CNHE), before, strict=True):
+        assert torch.equal(buffer[:5], was[:5, torch.tensor([4, 1, 2, 0, 4])])
+        assert torch.equal(buffer[5:], was[5:])
+
+
 def test_the_user_may_bound_the_caches_otherwise(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LRU_CACHE_CAPACITY", "7")
     monkeypatch.setenv("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "")

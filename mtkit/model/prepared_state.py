@@ -38,13 +38,18 @@ class Past:
     def move(self, to_M: Tensor, from_M: Tensor, length: int) -> None:
         """Overwrite rows `to_M` by rows `from_M` (mutates the buffers)."""
         for buffer_CNHE in (self.keys_CNHE, self.values_CNHE):
-            used_TNHE = buffer_CNHE[:length]
+            used_TNHE = _in_large_pieces(buffer_CNHE[:length])
             used_TNHE.index_copy_(1, to_M, used_TNHE.index_select(1, from_M))
 
     def keep(self, rows_N: Tensor, length: int) -> None:
         """Keep these rows, in this order (mutates the buffers)."""
         self.keys_CNHE = _kept(self.keys_CNHE, rows_N, length)
         self.values_CNHE = _kept(self.values_CNHE, rows_N, length)
+
+
+def _in_large_pieces(buffer_CNHE: Tensor) -> Tensor:
+    """The same memory as the largest numbers that torch knows, where they fit: it copies rows number by number."""
+    return buffer_CNHE if buffer_CNHE.shape[3] % 4 else buffer_CNHE.view(torch.complex128)
 
 
 def _kept(buffer_CNHE: Tensor, rows_N: Tensor, length: int) -> Tensor:
