@@ -155,7 +155,9 @@ def test_the_figures_of_a_model(model: Path, capsys: pytest.CaptureFixture[str])
     assert row["bleu"] is not None
 
 
-def test_all_rows_are_measured_and_shown(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_rows_are_measured_and_shown(
+    model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     serving(
         monkeypatch,
         "for row in sys.stdin:\n"
@@ -166,10 +168,13 @@ def test_all_rows_are_measured_and_shown(model: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr("mtkit.bench.translate.measure_start", lambda model, line: start.Start(2.0, 1.5, 1.6))
     ticks: list[int] = []
     wanted = wish(model, precisions=["float32", "int8"], workers=[1, 3], beam_sizes=[1, 5])
-    speed = bench_translate(wanted, 2, lambda: ticks.append(1))
+    with caplog.at_level("INFO"):
+        speed = bench_translate(wanted, 2, lambda: ticks.append(1))
     assert len(ticks) == len(speed.rows) == 8
     assert len({(row.precision, row.workers, row.search) for row in speed.rows}) == 8
     assert {(row.sentences_per_second, row.tokens_per_second) for row in speed.rows} == {(6.0, 50.0)}
+    assert len(caplog.messages) == 8, "each is told when it is there: a command that is ended early has not run in vain"
+    assert caplog.messages[-1] == "int8, beam 5, 3 workers: 6.0 sentences/s"
     shown = speed.render()
     assert "beam 5" in shown
     assert "12 lines, median of 2 passes" in shown
@@ -218,11 +223,16 @@ def test_the_quickest_setting_is_an_engines_own(model: Path, monkeypatch: pytest
     assert (duel.ratios, duel.equal_lines) == ([1.0, 1.0], 12)
 
 
-def test_both_engines_translate_the_same_text_in_turn(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_both_engines_translate_the_same_text_in_turn(
+    model: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     pytest.importorskip("ctranslate2", reason="the extra mtkit[ctranslate2] is not installed")
     monkeypatch.setattr(versus, "best_setting", lambda *given: (1, 1, 512))
-    found = versus.bench_versus(wish(model, rounds=3), cores=1, tried_lines=4)
+    with caplog.at_level("INFO"):
+        found = versus.bench_versus(wish(model, rounds=3), cores=1, tried_lines=4)
     [duel] = found.duels
+    assert caplog.messages == [duel.render()]
+    assert f"float32, greedy: {min(duel.ratios):.2f}, " in duel.render()
     assert duel.equal_lines == 12
     assert duel.mtkit.bleu == duel.ctranslate2.bleu
     pairs = zip(duel.mtkit.seconds, duel.ctranslate2.seconds, strict=True)

@@ -1,5 +1,6 @@
 """How fast a model translates here: text in to text out, for each precision, number of workers and search."""
 
+import logging
 import statistics
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
@@ -18,6 +19,8 @@ from mtkit.folders import RECIPE_FILE, find_model
 from mtkit.recipe import Recipe
 from mtkit.sections.search import Beam, Greedy, Search
 from mtkit.text.tokenizer import Tokenizers
+
+log = logging.getLogger(__name__)
 
 Precision = Literal["float32", "bfloat16", "int8"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
@@ -71,6 +74,10 @@ class Row:
     memory_bytes: int | None
     load_seconds: float
     bleu: float | None
+
+    def name(self) -> str:
+        """What was measured, in a few words."""
+        return f"{self.precision}, {self.search}, {self.workers} worker{'s' * (self.workers > 1)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +137,7 @@ def aligned(table: Sequence[Sequence[str]]) -> list[str]:
 
 
 def bench_translate(wish: Wish, cores: int, tick: Callable[[], object] = lambda: None) -> TranslateSpeed:
-    """Measure every row in a fresh process, one after the other. `tick` is called after each.
+    """Measure every row in a fresh process, one after the other; logs each, and calls `tick` after it.
 
     Raises DataError or ModelError for files, and MtkitError when a measured process fails.
     """
@@ -144,6 +151,7 @@ def bench_translate(wish: Wish, cores: int, tick: Callable[[], object] = lambda:
                 search = search_of(recipe, beam_size)
                 setup = Setup("mtkit", str(wish.model), str(home / RECIPE_FILE), precision, workers, None, text.lines)
                 rows.append(_row(wish, setup, search, text, recipe))
+                log.info("%s: %s sentences/s", rows[-1].name(), f"{rows[-1].sentences_per_second:,.1f}")
                 tick()
     return TranslateSpeed(
         model=str(wish.model),

@@ -12,6 +12,7 @@ One line at a time, they take turns likewise, each with one thread and with one 
 Everything is text in to text out, model in memory.
 """
 
+import logging
 import statistics
 import tempfile
 from collections.abc import Callable, Sequence
@@ -31,6 +32,8 @@ from mtkit.folders import RECIPE_FILE, find_model
 from mtkit.recipe import Recipe
 from mtkit.sections.search import Beam, Greedy
 from mtkit.text.tokenizer import Tokenizers
+
+log = logging.getLogger(__name__)
 
 BUDGETS = (512, 1024, 2048, 4096, 8192)
 """Source tokens of a batch that are tried."""
@@ -80,6 +83,15 @@ class Duel:
     latency_ratios: list[float]
     equal_lines: int
 
+    def name(self) -> str:
+        """What was measured, in a few words."""
+        return f"{self.precision}, {self.search}"
+
+    def render(self) -> str:
+        """The ratios in a line."""
+        ratios = ", ".join(f"{value:.2f}" for value in _span(self.ratios))
+        return f"{self.name()}: {ratios} times as fast as CTranslate2 (least, median, most)"
+
 
 @dataclass(frozen=True, slots=True)
 class Versus:
@@ -109,7 +121,7 @@ class Versus:
                   "workers x threads", "batch tokens", "threads, batch 1"]]  # fmt: skip
         ratios = [["mtkit / CTranslate2", "min", "median", "max", "batch 1: min", "median", "max", "memory", "equal"]]
         for duel in self.duels:
-            name = f"{duel.precision}, {duel.search}"
+            name = duel.name()
             table += [[f"{name}, {_TITLES[engine]}", *_cells(getattr(duel, engine))] for engine in ENGINES]
             spans = [f"{value:.2f}" for values in (duel.ratios, duel.latency_ratios) for value in _span(values)]
             ours, theirs = duel.mtkit.memory_bytes, duel.ctranslate2.memory_bytes
@@ -200,7 +212,7 @@ def bench_versus(
 ) -> Versus:
     """Measure all duels; `wish.workers` does not matter here. `budgets` are tried, by default `BUDGETS`.
 
-    `tick` is called after each duel.
+    Logs each duel, and calls `tick` after it.
 
     Raises UsageError when CTranslate2 is missing or cannot do what is asked, and what `bench_translate` raises.
     """
@@ -221,6 +233,7 @@ def bench_versus(
         for precision in wish.precisions:
             for search in searches:
                 duels.append(_duel(place, precision, search))
+                log.info("%s", duels[-1].render())
                 tick()
     return Versus(
         model=str(wish.model),
