@@ -31,6 +31,7 @@ class StepReport:
     target_tokens: int
     source_tokens: int
     cells: int
+    """Places of both sides that were computed: padding as well, of which packed batches have none."""
     gradient_norm: float
     applied: bool
     halvings: int = 0
@@ -239,10 +240,12 @@ def train_step(
         norm = ranks.total(norm.square()).sqrt()
     # Rank 0's norm counts for all, so that no rounding tells their weights apart.
     shared = norm if ranks.leads else torch.zeros_like(norm)
-    counts = [sum(batch.source_tokens for batch in batches), sum(batch.cells for batch in batches), own.halvings]
+    source = sum(batch.source_tokens for batch in batches)
+    cells = source + sum(batch.kept for batch in batches) if settings.packing else sum(batch.cells for batch in batches)
+    counts = [source, cells, own.halvings]
     sums = ranks.total(torch.stack((shared, own.loss, own.nll, *torch.tensor(counts, dtype=norm.dtype, device=device))))
     norm = sums[0]
-    norm_value, loss, nll, source_tokens, cells, halvings = sums.tolist()
+    norm_value, loss, nll, all_source, all_cells, halvings = sums.tolist()
     sound = math.isfinite(norm_value) and math.isfinite(loss) and nll <= settings.max_nll * target_tokens
     if sound and settings.clip_norm is not None:
         clip_gradient(parameters, norm, settings.clip_norm)
@@ -254,8 +257,8 @@ def train_step(
         loss=loss,
         nll=nll,
         target_tokens=target_tokens,
-        source_tokens=int(source_tokens),
-        cells=int(cells),
+        source_tokens=int(all_source),
+        cells=int(all_cells),
         gradient_norm=norm_value,
         applied=sound,
         halvings=int(halvings),
