@@ -1,10 +1,13 @@
 """`mtkit run` and `mtkit train` as processes: from text to a score, signals, exit codes; and the same from Python."""
 
+import fcntl
 import os
+import pty
 import re
 import signal
 import subprocess
 import sys
+import termios
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -100,7 +103,10 @@ def test_from_text_to_a_score_and_again(start: Start, tmp_path: Path) -> None:
     assert changed == ["lock"], "which holds the number of the process"
 
 
-@pytest.mark.parametrize(("number", "code", "ignored"), [(signal.SIGINT, 130, True), (signal.SIGTERM, 143, False)])
+@pytest.mark.parametrize(
+    ("number", "code", "ignored"),
+    [(signal.SIGINT, 130, True), (signal.SIGTERM, 143, False), (signal.SIGHUP, 129, False)],
+)
 def test_a_signal_ends_training_after_the_update(
     start: Start, tmp_path: Path, number: signal.Signals, code: int, ignored: bool
 ) -> None:
@@ -124,6 +130,37 @@ def test_a_signal_ends_training_after_the_update(
     last = run.steps()[-1]
     assert f"training ended after step {last}, " in err
     load_checkpoint(run.checkpoint(last))
+
+
+@pytest.mark.parametrize("ignored", [False, True])
+def test_a_terminal_may_close(recipe_file: Path, tmp_path: Path, ignored: bool) -> None:
+    """Training was lost: SIGHUP ended it, and where that is ignored, as under nohup, the next line of its log did."""
+    ours, theirs = pty.openpty()
+
+    def own_terminal() -> None:
+        fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN if ignored else signal.SIG_DFL)
+
+    steps = "40" if ignored else "100000"
+    command = ["train", str(recipe_file), "--set", f"training.max_steps={steps}", "--set", "training.log_every_steps=1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "mtkit", *command],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+        preexec_fn=own_terminal,
+    )
+    os.close(theirs)
+    seen = b""
+    while b"step 2/" not in seen:
+        seen += os.read(ours, 4096)
+    os.close(ours)
+    assert process.wait(300) == (0 if ignored else 129), seen.decode()
+    run = RunFolder(tmp_path / "run")
+    load_checkpoint(run.checkpoint(run.steps()[-1]))
+    assert (run.steps()[-1] == 40) == ignored
 
 
 # In this process: exit codes and output

@@ -819,7 +819,7 @@ def test_a_full_disk_under_stdout_is_an_error(model: Path) -> None:
     assert b"Exception ignored" not in result.stderr
 
 
-ENDINGS = [(signal.SIGINT, 130), (signal.SIGTERM, 143)]
+ENDINGS = [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)]
 
 
 @pytest.mark.parametrize(("number", "code"), ENDINGS)

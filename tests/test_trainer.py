@@ -265,7 +265,8 @@ def test_what_counts_as_a_spike() -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "ending", "code"), [(signal.SIGINT, KeyboardInterrupt, None), (signal.SIGTERM, SystemExit, 143)]
+    ("number", "ending", "code"),
+    [(signal.SIGINT, KeyboardInterrupt, None), (signal.SIGTERM, SystemExit, 143), (signal.SIGHUP, SystemExit, 129)],
 )
 def test_a_second_signal_stops_at_once(
     runs: Runs, number: signal.Signals, ending: type[BaseException], code: int | None, monkeypatch: pytest.MonkeyPatch

@@ -247,6 +247,21 @@ def _prepare_streams() -> None:
     for stream, errors in ((sys.stdin, "strict"), (sys.stdout, "surrogateescape"), (sys.stderr, "backslashreplace")):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors=errors, newline="\n")
+    if sys.stderr.isatty():
+        terminal = io.BufferedWriter(_Terminal(sys.stderr.fileno(), "w", closefd=False))
+        sys.stderr = io.TextIOWrapper(terminal, "utf-8", "backslashreplace", "\n", line_buffering=True)
+
+
+class _Terminal(io.FileIO):
+    """A terminal that may be closed while work goes on: then nobody is left to read what is written to it."""
+
+    def write(self, data: Any) -> int:
+        try:
+            return super().write(data)
+        except OSError as error:
+            if error.errno != errno.EIO:
+                raise
+            return len(data)
 
 
 class _Log(logging.Handler):

@@ -14,7 +14,7 @@ from types import FrameType
 from typing import IO, Any
 
 from mtkit.files import atomic_write
-from mtkit.training.signals import orderly_end
+from mtkit.training.signals import orderly_end, terminations
 
 STDOUT = 1
 
@@ -55,9 +55,9 @@ class Output:
 
     @contextlib.contextmanager
     def whole_lines(self) -> Iterator[None]:
-        """In this block a first Ctrl-C or SIGTERM in the middle of a `write` waits for its end.
+        """In this block a first Ctrl-C, SIGTERM or SIGHUP in the middle of a `write` waits for its end.
 
-        They raise KeyboardInterrupt and SystemExit (143). Where Ctrl-C or SIGTERM is ignored, it stays so.
+        They raise KeyboardInterrupt and SystemExit (143, 129). One that is ignored stays so.
         """
 
         def end(number: int, frame: FrameType | None) -> None:
@@ -65,7 +65,7 @@ class Output:
                 raise _ending(number)
             self._ended_by = number
 
-        numbers = (signal.SIGINT, signal.SIGTERM)
+        numbers = (signal.SIGINT, *terminations())
         before = {number: handler for number in numbers if (handler := signal.getsignal(number)) != signal.SIG_IGN}
         for number in before:
             signal.signal(number, end)
@@ -84,7 +84,7 @@ def _ending(number: int) -> BaseException:
 def open_output(path: Path | None) -> Iterator[Output]:
     """An Output to `path`, compressed by a suffix .gz, .xz or .bz2; to stdout where it is None.
 
-    A file appears when the block ends well, complete; otherwise, after SIGTERM too, what was there is left. What is no
+    A file appears when the block ends well, complete; otherwise, after a signal too, what was there is left. What is no
     file, such as a named pipe or /dev/null, is written as it stands.
     """
     if path is None:

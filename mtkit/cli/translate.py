@@ -190,7 +190,7 @@ def _write(
     reader: LineReader,
     tally: Tally,
 ) -> None:
-    """Write every translation, then report what was counted; on Ctrl-C and SIGTERM too, before they go on."""
+    """Write every translation, then report what was counted; on signals too, before they go on."""
     start = time.monotonic()
     replaced: set[str] = set()
     try:

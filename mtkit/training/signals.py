@@ -1,4 +1,7 @@
-"""What SIGINT and SIGTERM do: the first asks for a stop after the current update, the second stops at once."""
+"""What SIGINT, SIGTERM and SIGHUP do: the first asks for a stop after the current update, the second stops at once.
+
+SIGHUP comes when the terminal closes, or the connection to it breaks. Where it is ignored, as under nohup, it stays so.
+"""
 
 import logging
 import os
@@ -17,7 +20,7 @@ a process that torchrun has started receives so soon after the first is that one
 
 
 class Signals:
-    """Turns the first SIGINT or SIGTERM inside a `with` into a wish, `received`; the second ends the process.
+    """Turns the first of these signals inside a `with` into a wish, `received`; the second ends the process.
 
     A shell that puts a job into the background makes it ignore SIGINT; here it is obeyed all the same.
     """
@@ -28,7 +31,7 @@ class Signals:
         self._before: dict[int, Any] = {}
 
     def __enter__(self) -> "Signals":
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, *terminations()):
             try:
                 self._before[number] = signal.signal(number, self._note)
             except ValueError:
@@ -51,20 +54,27 @@ class Signals:
 
 @contextmanager
 def orderly_end() -> Iterator[None]:
-    """Inside, SIGTERM unwinds the stack, so that what is half-written is cleaned up, and exits with code 143."""
+    """Inside, SIGTERM and SIGHUP unwind the stack, so that what is half-written is cleaned up; exit code 143 or 129."""
 
     def end(number: int, frame: FrameType | None) -> None:
         _end(number)
 
     try:
-        before = signal.signal(signal.SIGTERM, end)
+        before = {number: signal.signal(number, end) for number in terminations()}
     except ValueError:
         yield
         return
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+        for number, handler in before.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+
+def terminations() -> list[int]:
+    """SIGTERM, and SIGHUP where the system has it and it is not ignored."""
+    hangup = getattr(signal, "SIGHUP", None)
+    return [signal.SIGTERM] + ([] if hangup is None or signal.getsignal(hangup) == signal.SIG_IGN else [hangup])
 
 
 def _end(number: int) -> None:
