@@ -71,7 +71,7 @@ def test_rows_that_leave_make_room_for_steps() -> None:
     past.keep(rows_N, 10)
     assert torch.equal(past.keys_CNHE[:10], before[:10, rows_N])
     for step in range(10, 16 * 12 // 3):
-        keys_TNHE, _ = past.append(torch.full((3, 2, 3), float(step)), torch.zeros(3, 2, 3), step)
+        keys_TNHE = past.append(torch.full((3, 2, 3), float(step)), torch.zeros(3, 2, 3), step).keys
     assert torch.equal(keys_TNHE[:10], before[:10, rows_N])
     assert keys_TNHE[10:, 0, 0, 0].tolist() == list(range(10, 64))
     assert past.keys_CNHE.data_ptr() == place

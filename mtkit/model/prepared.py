@@ -30,7 +30,7 @@ from mtkit.model.attention import MultiHeadAttention
 from mtkit.model.kernels import Int8Wide, LinearMap, Packed, Plain, Precision, Rows, available, prepare, quantize
 from mtkit.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 from mtkit.model.positions import Positions, Rotary
-from mtkit.model.prepared_state import Past, PreparedState, fresh, joined
+from mtkit.model.prepared_state import Past, PreparedState, Seen, by_heads, fresh, joined
 from mtkit.model.ranges import Affine, attention_maps, feed_forward_maps
 from mtkit.model.transformer import Transformer
 from mtkit.runtime import give_back_freed
@@ -132,7 +132,7 @@ class SelfMaps:
 
     def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Of x (..., D), each (..., H, E)."""
-        q, k, v = self.input(x).unflatten(-1, (3, self.heads, -1)).unbind(-3)
+        q, k, v = self.input(x).view(*x.shape[:-1], 3, self.heads, -1).unbind(-3)
         return q, k, v
 
 
@@ -159,39 +159,34 @@ class CrossMaps:
             self._keys_values = prepare(weight[d_model:], bias[d_model:], precision)
             self.output = prepare(attention.output.weight, attention.output.bias, precision, rows="few")
 
-    def keys_values(self, memory_BSD: Tensor, per_source: int) -> tuple[Tensor, Tensor]:
+    def keys_values(self, memory_BSD: Tensor, per_source: int) -> Seen:
         """Keys and values, each as SBHE for one row a sentence, as BHSE for several."""
         both_BS2HE = self._keys_values(memory_BSD).unflatten(-1, (2, self.heads, -1))
         k, v = both_BS2HE.permute(*((2, 1, 0, 3, 4) if per_source == 1 else (2, 0, 3, 1, 4))).contiguous()
-        return k, v
+        return Seen(k, v, by_heads(k, v) if per_source == 1 else None)
 
 
-def _attend(
-    q_NHE: Tensor, keys_TNHE: Tensor, values_TNHE: Tensor, mask_TN1: Tensor | None, record: bool = False
-) -> tuple[Tensor, Tensor | None]:
-    """One query a row against T keys of its own: the mixed values_ND and, to `record`, the heads' mean weights_NT."""
-    if len(keys_TNHE) * q_NHE.shape[2] >= _BLAS_SIZE:
-        return _attend_by_products(q_NHE, keys_TNHE, values_TNHE, mask_TN1, record)
-    scores_TNH = (keys_TNHE * q_NHE).sum(3)
+def _attend(q: Tensor, seen: Seen, mask_TN1: Tensor | None, record: bool = False) -> tuple[Tensor, Tensor | None]:
+    """One query a row against T keys of its own: the mixed values_ND and, to `record`, the heads' mean weights_NT.
+
+    q is q_NHE, or q_ND, which is the same.
+    """
+    steps, rows, heads, width = seen.keys.shape
+    if steps * width >= _BLAS_SIZE:
+        return _attend_by_products(q, seen, mask_TN1, record)
+    scores_TNH = (seen.keys * q.view(rows, heads, width)).sum(3)
     if mask_TN1 is not None:
         scores_TNH += mask_TN1
     weights_TNH = scores_TNH.softmax(0)
-    mixed_NHE = (values_TNHE * weights_TNH[..., None]).sum(0)
-    return mixed_NHE.flatten(1), weights_TNH.mean(2).t() if record else None
+    mixed_NHE = (seen.values * weights_TNH[..., None]).sum(0)
+    return mixed_NHE.view(rows, heads * width), weights_TNH.mean(2).t() if record else None
 
 
-def _attend_by_products(
-    q_NHE: Tensor, keys_TNHE: Tensor, values_TNHE: Tensor, mask_TN1: Tensor | None, record: bool
-) -> tuple[Tensor, Tensor | None]:
+def _attend_by_products(q: Tensor, seen: Seen, mask_TN1: Tensor | None, record: bool) -> tuple[Tensor, Tensor | None]:
     """As `_attend`, by a small matrix product for each row and head, X of them: it spares the products' memory."""
-    assert keys_TNHE.is_contiguous()
-    assert values_TNHE.is_contiguous()
-    steps, rows, heads, width = keys_TNHE.shape
-    count, step = rows * heads, rows * heads * width
-    # One view of each, where flatten and permute would take three: with few rows these calls are much of the time.
-    keys_XET = keys_TNHE.as_strided((count, width, steps), (width, 1, step))
-    values_XTE = values_TNHE.as_strided((count, steps, width), (width, step, 1))
-    scores_X1T = torch.bmm(q_NHE.reshape(count, 1, width), keys_XET)
+    steps, rows, heads, width = seen.keys.shape
+    keys_XET, values_XTE = seen.by_heads or by_heads(seen.keys, seen.values)
+    scores_X1T = torch.bmm(q.reshape(rows * heads, 1, width), keys_XET)
     if mask_TN1 is not None:
         scores_X1T.view(rows, heads, steps).add_(mask_TN1.permute(1, 2, 0))
     weights_X1T = scores_X1T.softmax(2)
@@ -250,18 +245,17 @@ class PreparedDecoderLayer:
             if state.length == 0:  # the one key there is has all the weight
                 state.past[index].begin(k, v)
                 return self.maps.output(v.flatten(1))
-            keys_TNHE, values_TNHE = state.past[index].append(k, v, state.length)
-            return self.maps.output(_attend(q, keys_TNHE, values_TNHE, state.begun_TN1)[0])
+            return self.maps.output(_attend(q, state.past[index].append(k, v, state.length), state.begun_TN1)[0])
 
         def look_up(y_ND: Tensor) -> Tensor:
-            keys, values = state.cross[index]
-            q_NHE = self.cross_maps.queries(y_ND).unflatten(1, (self.cross_maps.heads, -1))
+            q_ND = self.cross_maps.queries(y_ND)
             if state.per_source == 1:
-                mixed_ND, weights_NS = _attend(q_NHE, keys, values, state.mask, record)
+                mixed_ND, weights_NS = _attend(q_ND, state.cross[index], state.mask, record)
                 if record:
                     state.attention_NS = weights_NS
                 return self.cross_maps.output(mixed_ND)
-            q_BHKE = q_NHE.unflatten(0, (len(keys), -1)).transpose(1, 2)
+            keys, values, _ = state.cross[index]
+            q_BHKE = q_ND.view(len(keys), -1, self.cross_maps.heads, keys.shape[3]).transpose(1, 2)
             scores_BHKS = q_BHKE @ keys.transpose(2, 3)
             if state.mask is not None:
                 scores_BHKS += state.mask

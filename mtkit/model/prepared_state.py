@@ -7,6 +7,7 @@ import math
 import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -14,6 +15,25 @@ from torch import Tensor
 _ROOM = 40  # steps that a buffer grows by
 _ROOM_JOINED = 8  # steps that one has room for to which sentences come at their ends: soon there are fewer of them
 _LARGE = 1 << 22  # bytes
+
+
+class Seen(NamedTuple):
+    """Keys and values that queries meet, as they lie, for one query a row TNHE, and maybe in the order of products."""
+
+    keys: Tensor
+    values: Tensor
+    by_heads: tuple[Tensor, Tensor] | None = None
+
+
+def by_heads(keys_TNHE: Tensor, values_TNHE: Tensor) -> tuple[Tensor, Tensor]:
+    """Views keys_XET and values_XTE, contiguous before; X are all rows' heads."""
+    assert keys_TNHE.is_contiguous()
+    assert values_TNHE.is_contiguous()
+    steps, rows, heads, width = keys_TNHE.shape
+    count, step = rows * heads, rows * heads * width
+    # One call for each view, where flatten and permute would take three: with few rows calls are much of the time.
+    keys_XET = keys_TNHE.as_strided((count, width, steps), (width, 1, step))
+    return keys_XET, values_TNHE.as_strided((count, steps, width), (width, step, 1))
 
 
 @dataclass(slots=True)
@@ -28,12 +48,12 @@ class Past:
         for buffer_CNHE, step_BHE in ((self.keys_CNHE, k_BHE), (self.values_CNHE, v_BHE)):
             buffer_CNHE[0].unflatten(0, (len(step_BHE), -1)).copy_(step_BHE[:, None])
 
-    def append(self, k_NHE: Tensor, v_NHE: Tensor, length: int) -> tuple[Tensor, Tensor]:
-        """Add step `length` (mutates the buffers); returns keys_TNHE and values_TNHE of all steps so far."""
+    def append(self, k_NHE: Tensor, v_NHE: Tensor, length: int) -> Seen:
+        """Add step `length` (mutates the buffers); returns keys and values of all steps so far."""
         if length == len(self.keys_CNHE):
             self.keys_CNHE, self.values_CNHE = _grown(self.keys_CNHE), _grown(self.values_CNHE)
         self.keys_CNHE[length], self.values_CNHE[length] = k_NHE, v_NHE
-        return self.keys_CNHE[: length + 1], self.values_CNHE[: length + 1]
+        return Seen(self.keys_CNHE[: length + 1], self.values_CNHE[: length + 1])
 
     def move(self, to_M: Tensor, from_M: Tensor, length: int) -> None:
         """Overwrite rows `to_M` by rows `from_M` (mutates the buffers)."""
@@ -90,13 +110,13 @@ def _grown(buffer_CNHE: Tensor) -> Tensor:
 class PreparedState:
     """What decoding remembers: as `state.DecoderState`, in other layouts.
 
-    With one row a sentence `cross` holds keys and values_SBHE and `mask` is mask_SB1, otherwise they are BHSE and
-    mask_B11S; it is 0 or -inf, None where there is no padding. `first_N` is the step at which each row began, None
-    where that is 0 for all: what `past` holds of the steps before means nothing, and `begun_TN1` masks it.
+    With one row a sentence `cross` holds keys and values_SBHE, by heads too, and `mask` is mask_SB1, otherwise they are
+    BHSE and mask_B11S; it is 0 or -inf, None where there is no padding. `first_N` is the step at which each row began,
+    None where that is 0 for all: what `past` holds of the steps before means nothing, and `begun_TN1` masks it.
     """
 
     per_source: int
-    cross: list[tuple[Tensor, Tensor]]
+    cross: list[Seen]
     mask: Tensor | None
     past: list[Past]
     record_attention: bool
@@ -135,7 +155,9 @@ class PreparedState:
         if self.first_N is not None:
             self.first_N = self.first_N[rows_N]
         at = 1 if self.per_source == 1 else 0
-        self.cross = [(k.index_select(at, sentences_B), v.index_select(at, sentences_B)) for k, v in self.cross]
+        for index, seen in enumerate(self.cross):
+            k, v = seen.keys.index_select(at, sentences_B), seen.values.index_select(at, sentences_B)
+            self.cross[index] = Seen(k, v, by_heads(k, v) if self.per_source == 1 else None)
         if self.mask is not None:
             self.mask = self.mask.index_select(at, sentences_B)
 
@@ -155,7 +177,7 @@ def _stacked(several: Sequence[Tensor], length: int, at_end: bool, beyond: float
 
 def _mask_of(state: PreparedState) -> Tensor:
     """The mask_SB1 of a state with one row a sentence, also where there is no padding."""
-    keys_SBHE = state.cross[0][0]
+    keys_SBHE = state.cross[0].keys
     return torch.zeros(*keys_SBHE.shape[:2], 1) if state.mask is None else state.mask
 
 
@@ -166,15 +188,17 @@ def joined(states: Sequence[PreparedState]) -> PreparedState:
     so that what they hold is not there twice.
     """
     length = max(state.length for state in states)
-    width = max(state.cross[0][0].shape[0] for state in states)
-    rows = [state.cross[0][0].shape[1] for state in states]
+    width = max(state.cross[0].keys.shape[0] for state in states)
+    rows = [state.cross[0].keys.shape[1] for state in states]
     mask_SN1 = _stacked([_mask_of(state) for state in states], width, at_end=False, beyond=-math.inf)
-    cross: list[tuple[Tensor, Tensor]] = []
+    cross: list[Seen] = []
     past: list[Past] = []
     while states[0].past:
-        keys, values = zip(*(state.cross.pop(0) for state in states), strict=True)
-        cross.append((_stacked(keys, width, at_end=False), _stacked(values, width, at_end=False)))
-        del keys, values
+        seen = [state.cross.pop(0) for state in states]
+        keys_SNHE = _stacked([one.keys for one in seen], width, at_end=False)
+        values_SNHE = _stacked([one.values for one in seen], width, at_end=False)
+        cross.append(Seen(keys_SNHE, values_SNHE, by_heads(keys_SNHE, values_SNHE)))
+        del seen
         own = [(state.past.pop(0), state.length) for state in states]
         keys_CNHE = _stacked([one.keys_CNHE[:steps] for one, steps in own], length, at_end=True, room=_ROOM_JOINED)
         values_CNHE = _stacked([one.values_CNHE[:steps] for one, steps in own], length, at_end=True, room=_ROOM_JOINED)
