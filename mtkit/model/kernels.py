@@ -21,6 +21,7 @@ import copy
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import Literal, NamedTuple
 
@@ -107,6 +108,14 @@ def _rounded(weight_OI: Tensor) -> Tensor:
     """The matrix as int8 has it, in float32."""
     quantized_OI, scale_O = quantize(weight_OI)
     return quantized_OI * scale_O[:, None]
+
+
+def direct_calls() -> AbstractContextManager[None]:
+    """Inside, operators do not ask their arguments for `__torch_function__`, which subclasses of Tensor may have.
+
+    A packed matrix answers by an exception in C++, which is caught and thrown on: 12 us of the 17 us of a small map.
+    """
+    return torch._C.DisableTorchFunctionSubclass()
 
 
 def product(x: Tensor, weight_OI: Tensor, bias_O: Tensor | None = None) -> Tensor:

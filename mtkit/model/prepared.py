@@ -27,7 +27,18 @@ from torch import Tensor, nn
 
 from mtkit.ids import PAD
 from mtkit.model.attention import MultiHeadAttention
-from mtkit.model.kernels import Int8Wide, LinearMap, Packed, Plain, Precision, Rows, available, prepare, quantize
+from mtkit.model.kernels import (
+    Int8Wide,
+    LinearMap,
+    Packed,
+    Plain,
+    Precision,
+    Rows,
+    available,
+    direct_calls,
+    prepare,
+    quantize,
+)
 from mtkit.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
 from mtkit.model.positions import Positions, Rotary
 from mtkit.model.prepared_state import Past, PreparedState, Seen, by_heads, fresh, joined
@@ -314,17 +325,19 @@ class PreparedTransformer:
         mask_B11S = None
         if not bool(real_BS.all()):
             mask_B11S = torch.zeros(source_BS.shape).masked_fill_(~real_BS, -math.inf)[:, None, None, :]
-        x_BSD = self.source_positions.embed(self.source_embedding(source_BS), 0)
-        for layer in self.encoder:
-            x_BSD = layer(x_BSD, mask_B11S, self.source_positions)
-        memory_BSD = self.encoder_norm(x_BSD)
+        with direct_calls():
+            x_BSD = self.source_positions.embed(self.source_embedding(source_BS), 0)
+            for layer in self.encoder:
+                x_BSD = layer(x_BSD, mask_B11S, self.source_positions)
+            memory_BSD = self.encoder_norm(x_BSD)
+            cross = [layer.cross_maps.keys_values(memory_BSD, per_source) for layer in self.decoder]
         heads, width = self.decoder[0].maps.heads, memory_BSD.shape[2]
         # Most translations end within these steps; those that do not have room once the others have left.
         room = source_BS.shape[1] * 9 // 8 + 12
         shape = (len(self.decoder), 2, room, len(source_BS) * per_source, heads, width // heads)
         return PreparedState(
             per_source=per_source,
-            cross=[layer.cross_maps.keys_values(memory_BSD, per_source) for layer in self.decoder],
+            cross=cross,
             mask=mask_B11S if mask_B11S is None or per_source > 1 else mask_B11S[:, 0, 0].t()[:, :, None].contiguous(),
             past=[Past(*keys_values) for keys_values in fresh(shape)],
             record_attention=attention,
@@ -341,6 +354,10 @@ class PreparedTransformer:
         return self._step(ids_N, state)
 
     def _step(self, ids_N: Tensor, state: PreparedState) -> Tensor:
+        with direct_calls():
+            return self._logits(ids_N, state)
+
+    def _logits(self, ids_N: Tensor, state: PreparedState) -> Tensor:
         x_ND = self.target_embedding(ids_N)
         if state.first_N is None:
             x_ND = self.target_positions.embed(x_ND[:, None], state.length).squeeze(1)
