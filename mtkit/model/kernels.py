@@ -45,8 +45,10 @@ _WORTH_PACKING = 1 << 17
 # MKL takes 0.8 to 1 times as long as oneDNN for 32 rows and more and 0.65 to 0.8 times for one row; to 8,000 it takes
 # 1.2 to 1.5 times as long for up to 100 rows.
 _WIDE = 1 << 12
-# Entries up to which a map of few rows is no slower in float32 than in int8, without VNNI: at 128 x 384 and 4, 64 and
-# 256 rows int8 takes 1.4, 0.9 and 0.9 times as long, at 128 x 128 1.7, 1.3 and 1.06.
+# Entries from which a map of few rows is quicker in int8 than in float32, without VNNI. Where the range of the inputs
+# is known: at 64 x 64 and 4, 64 and 256 rows int8 takes 1.04, 1.07 and 1.09 times as long, at 128 x 128 0.84, 0.77 and
+# 0.82 times (for one row 1.16). Where it is not: at 128 x 256 2.0, 1.14 and 0.98 times, at 256 x 256 1.23, 0.89, 0.88.
+_WORTH_INT8_FIXED = 1 << 14
 _WORTH_INT8 = 1 << 16
 # A row of zeros is divided by this.
 _TINY = 1e-30
@@ -68,7 +70,7 @@ def prepare(
     bias_O = None if bias_O is None else bias_O.detach().clone()
     if precision == "int8":
         if use == "whole" and available("int8"):
-            if _slower_in_int8(weight_OI, rows):
+            if _slower_in_int8(weight_OI, rows, _WORTH_INT8):
                 return Plain(_rounded(weight_OI), bias_O)
             return Int8(*quantize(weight_OI), bias_O, nonnegative)
         return Int8Wide(*quantize(weight_OI), bias_O)
@@ -83,7 +85,7 @@ def prepare_int8(
     """As `prepare` for int8 and inputs `within` a range; with `relu`, max(0, result). Needs `available("int8")`."""
     weight_OI = weight_OI.detach()
     bias_O = None if bias_O is None else bias_O.detach().clone()
-    if _slower_in_int8(weight_OI, rows):
+    if _slower_in_int8(weight_OI, rows, _WORTH_INT8_FIXED):
         return Plain(_rounded(weight_OI), bias_O, relu)
     return Int8Fixed(*quantize(weight_OI), bias_O, within, relu)
 
@@ -99,9 +101,9 @@ def _worth_packing(weight_OI: Tensor) -> bool:
     return weight_OI.numel() >= _WORTH_PACKING
 
 
-def _slower_in_int8(weight_OI: Tensor, rows: Rows) -> bool:
-    """Whether products of so many rows take less time in float32: small ones, without VNNI."""
-    return rows == "few" and weight_OI.numel() < _WORTH_INT8 and _levels() < _LEVELS
+def _slower_in_int8(weight_OI: Tensor, rows: Rows, least: int) -> bool:
+    """Whether products of so many rows take less time in float32: with less than `least` entries, without VNNI."""
+    return rows == "few" and weight_OI.numel() < least and _levels() < _LEVELS
 
 
 def _rounded(weight_OI: Tensor) -> Tensor:
