@@ -69,16 +69,24 @@ def test_equals_the_plain_product(
 
 
 @pytest.mark.parametrize(
-    ("capability", "mkl", "outputs"),
-    [("AVX512", True, 512), ("AVX2", False, 512), ("DEFAULT", False, 512), ("AVX2", True, 4097)],
+    ("capability", "mkl", "least"),
+    [("AVX512", True, 1 << 17), ("AVX2", False, 1 << 17), ("DEFAULT", False, 1 << 17), ("AVX2", True, 1 << 19)],
 )
-def test_large_matrices_are_packed(capability: str, mkl: bool, outputs: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With AVX2 alone MKL is no slower as the matrix lies, but for that of the vocabulary."""
+def test_large_matrices_are_packed(capability: str, mkl: bool, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With AVX2 alone MKL multiplies larger ones as they lie in less time."""
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: mkl)
-    assert isinstance(prepare(numbers(384, 128), None, "float32"), Plain)
-    assert isinstance(prepare(numbers(outputs - 1, 512), None, "float32"), Plain if outputs == 4097 else Packed)
-    assert isinstance(prepare(numbers(outputs, 512), None, "float32"), Packed)
+    assert isinstance(prepare(numbers(least // 512 - 1, 512), None, "float32"), Plain)
+    assert isinstance(prepare(numbers(least // 512, 512), None, "float32"), Packed)
+
+
+def test_no_reference_is_kept() -> None:
+    for shape in ((1, 5), (5, 1), (4, 5)):
+        weight = numbers(*shape)
+        linear, x = prepare(weight, None, "float32"), numbers(3, shape[1])
+        before = linear(x)
+        weight.zero_()
+        assert torch.equal(linear(x), before)
 
 
 @pytest.mark.parametrize("relu", [False, True])

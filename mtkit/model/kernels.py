@@ -41,10 +41,10 @@ _LEVELS = 127
 # Entries from which a float32 matrix is packed. At 128 x 384 a call takes 10 us less without, and the first one with
 # another number of rows 0.4 ms less; at 512 x 512 products are 1.2 to 1.4 times as fast packed, with AVX-512.
 _WORTH_PACKING = 1 << 17
-# Outputs above which that holds for processors with AVX2 alone, where torch's BLAS is MKL. From 512 to 2,048, and back,
-# MKL takes 0.8 to 1 times as long as oneDNN for 32 rows and more and 0.65 to 0.8 times for one row; to 8,000 it takes
-# 1.2 to 1.5 times as long for up to 100 rows.
-_WIDE = 1 << 12
+# The same for processors with AVX2 alone, where torch's BLAS is MKL. Of what oneDNN takes for 1 to 256 rows, with one
+# thread and with two, MKL takes 0.5 to 1.0 from 256 to 768 numbers, 0.6 to 1.0 from 512 to 512, 0.6 to 0.9 from 1,024
+# to 256. From 512 to 1,536 and 2,048 it takes about as long with one thread, and 1.1 to 2.1 times as long with two.
+_WORTH_PACKING_AVX2 = 1 << 19
 # Entries from which a map of few rows is quicker in int8 than in float32, without VNNI. Where the range of the inputs
 # is known: at 64 x 64 and 4, 64 and 256 rows int8 takes 1.04, 1.07 and 1.09 times as long, at 128 x 128 0.84, 0.77 and
 # 0.82 times (for one row 1.16). Where it is not: at 128 x 256 2.0, 1.14 and 0.98 times, at 256 x 256 1.23, 0.89, 0.88.
@@ -75,7 +75,7 @@ def prepare(
             return Int8(*quantize(weight_OI), bias_O, nonnegative)
         return Int8Wide(*quantize(weight_OI), bias_O)
     if precision == "float32" and not _worth_packing(weight_OI):
-        return Plain(weight_OI.clone(), bias_O)
+        return Plain(weight_OI, bias_O)
     return Packed(weight_OI, bias_O, torch.bfloat16 if precision == "bfloat16" else torch.float32)
 
 
@@ -96,9 +96,8 @@ def _worth_packing(weight_OI: Tensor) -> bool:
     It takes more than the processor's kind to know for sure, but timing it would let chance choose how results are
     rounded.
     """
-    if torch.backends.mkl.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX2":
-        return weight_OI.numel() >= _WORTH_PACKING and len(weight_OI) > _WIDE
-    return weight_OI.numel() >= _WORTH_PACKING
+    mkl = torch.backends.mkl.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX2"
+    return weight_OI.numel() >= (_WORTH_PACKING_AVX2 if mkl else _WORTH_PACKING)
 
 
 def _slower_in_int8(weight_OI: Tensor, rows: Rows, least: int) -> bool:
@@ -135,7 +134,8 @@ class Plain:
     """x W^T + b, as it is; with `relu`, max(0, result)."""
 
     def __init__(self, weight_OI: Tensor, bias_O: Tensor | None, relu: bool = False) -> None:
-        self.weight_IO = weight_OI.t()
+        # One row is read with it as it lies, and up to twice as fast in this order.
+        self.weight_IO = weight_OI.t().clone(memory_format=torch.contiguous_format)
         self.bias_O = bias_O
         self.relu = relu
 
