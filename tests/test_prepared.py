@@ -10,7 +10,7 @@ from torch_model import build, framed, random_rows
 
 from mtkit.checkpoint import weights_of
 from mtkit.ids import BOS
-from mtkit.model import prepared as prepared_module
+from mtkit.model import one_query
 from mtkit.model.kernels import Precision, available
 from mtkit.model.prepared import PreparedTransformer
 from mtkit.model.transformer import Transformer
@@ -76,7 +76,7 @@ def test_equals_the_transformer_whoever_multiplies_the_keys(
     source_BS = framed(random_rows([5, 9, 1, 4, 4], 50, 3))
     wanted = walk(model, source_BS, per_source, 7)
     for size in (0, 1 << 30):
-        monkeypatch.setattr(prepared_module, "_BLAS_SIZE", size)
+        monkeypatch.setattr(one_query, "_BLAS_SIZE", size)
         for got, one in zip(walk(PreparedTransformer(model), source_BS, per_source, 7), wanted, strict=True):
             torch.testing.assert_close(got, one, rtol=1e-4, atol=1e-5)
 

@@ -40,14 +40,12 @@ from mtkit.model.kernels import (
     quantize,
 )
 from mtkit.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
+from mtkit.model.one_query import Seen, attend_each, by_heads
 from mtkit.model.positions import Positions, Rotary
-from mtkit.model.prepared_state import Past, PreparedState, Seen, by_heads, fresh, joined
+from mtkit.model.prepared_state import Past, PreparedState, fresh, joined
 from mtkit.model.ranges import Affine, attention_maps, feed_forward_maps
 from mtkit.model.transformer import Transformer
 from mtkit.runtime import give_back_freed
-
-# Numbers in the keys of a head from which torch leaves a row's product with them to the BLAS; below it is slow.
-_BLAS_SIZE = 400
 
 
 class Embedding:
@@ -177,34 +175,6 @@ class CrossMaps:
         return Seen(k, v, by_heads(k, v) if per_source == 1 else None)
 
 
-def _attend(q: Tensor, seen: Seen, mask_TN1: Tensor | None, record: bool = False) -> tuple[Tensor, Tensor | None]:
-    """One query a row against T keys of its own: the mixed values_ND and, to `record`, the heads' mean weights_NT.
-
-    q is q_NHE, or q_ND, which is the same.
-    """
-    steps, rows, heads, width = seen.keys.shape
-    if steps * width >= _BLAS_SIZE:
-        return _attend_by_products(q, seen, mask_TN1, record)
-    scores_TNH = (seen.keys * q.view(rows, heads, width)).sum(3)
-    if mask_TN1 is not None:
-        scores_TNH += mask_TN1
-    weights_TNH = scores_TNH.softmax(0)
-    mixed_NHE = (seen.values * weights_TNH[..., None]).sum(0)
-    return mixed_NHE.view(rows, heads * width), weights_TNH.mean(2).t() if record else None
-
-
-def _attend_by_products(q: Tensor, seen: Seen, mask_TN1: Tensor | None, record: bool) -> tuple[Tensor, Tensor | None]:
-    """As `_attend`, by a small matrix product for each row and head, X of them: it spares the products' memory."""
-    steps, rows, heads, width = seen.keys.shape
-    keys_XET, values_XTE = seen.by_heads or by_heads(seen.keys, seen.values)
-    scores_X1T = torch.bmm(q.reshape(rows * heads, 1, width), keys_XET)
-    if mask_TN1 is not None:
-        scores_X1T.view(rows, heads, steps).add_(mask_TN1.permute(1, 2, 0))
-    weights_X1T = scores_X1T.softmax(2)
-    mixed_ND = torch.bmm(weights_X1T, values_XTE).view(rows, heads * width)
-    return mixed_ND, weights_X1T.view(rows, heads, steps).mean(1) if record else None
-
-
 class PreparedEncoderLayer:
     """As `layers.EncoderLayer`. `moved`: its norms have their scale and shift in the maps behind them (ranges.py)."""
 
@@ -256,12 +226,12 @@ class PreparedDecoderLayer:
             if state.length == 0:  # the one key there is has all the weight
                 state.past[index].begin(k, v)
                 return self.maps.output(v.flatten(1))
-            return self.maps.output(_attend(q, state.past[index].append(k, v, state.length), state.begun_TN1)[0])
+            return self.maps.output(attend_each(q, state.past[index].append(k, v, state.length), state.begun_TN1)[0])
 
         def look_up(y_ND: Tensor) -> Tensor:
             q_ND = self.cross_maps.queries(y_ND)
             if state.per_source == 1:
-                mixed_ND, weights_NS = _attend(q_ND, state.cross[index], state.mask, record)
+                mixed_ND, weights_NS = attend_each(q_ND, state.cross[index], state.mask, record)
                 if record:
                     state.attention_NS = weights_NS
                 return self.cross_maps.output(mixed_ND)

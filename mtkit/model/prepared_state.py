@@ -7,33 +7,15 @@ import math
 import mmap
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from mtkit.model.one_query import Seen, by_heads
+
 _ROOM = 40  # steps that a buffer grows by
 _ROOM_JOINED = 8  # steps that one has room for to which sentences come at their ends: soon there are fewer of them
 _LARGE = 1 << 22  # bytes
-
-
-class Seen(NamedTuple):
-    """Keys and values that queries meet, as they lie, for one query a row TNHE, and maybe in the order of products."""
-
-    keys: Tensor
-    values: Tensor
-    by_heads: tuple[Tensor, Tensor] | None = None
-
-
-def by_heads(keys_TNHE: Tensor, values_TNHE: Tensor) -> tuple[Tensor, Tensor]:
-    """Views keys_XET and values_XTE, contiguous before; X are all rows' heads."""
-    assert keys_TNHE.is_contiguous()
-    assert values_TNHE.is_contiguous()
-    steps, rows, heads, width = keys_TNHE.shape
-    count, step = rows * heads, rows * heads * width
-    # One call for each view, where flatten and permute would take three: with few rows calls are much of the time.
-    keys_XET = keys_TNHE.as_strided((count, width, steps), (width, 1, step))
-    return keys_XET, values_TNHE.as_strided((count, steps, width), (width, step, 1))
 
 
 @dataclass(slots=True)
