@@ -21,6 +21,10 @@ from mtkit.sections.data import TokenizerSection
 from mtkit.text.tokenizer import Tokenizers
 from mtkit.text.train import train
 
+# Under nohup SIGHUP is ignored, and so it would be in every process that a test starts.
+if hasattr(signal, "SIGHUP"):
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
+
 if TYPE_CHECKING:
     from toy_job import Starter
 
