@@ -729,8 +729,10 @@ def test_a_bar_counts_every_line_of_a_file(run: Run, tmp_path: Path, monkeypatch
     (tmp_path / "in.txt").write_bytes(text(LINES))
     run("-i", tmp_path / "in.txt")
     assert [(total, sum(heard)) for total, heard in bars] == [(None, 5)]
-    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
-    run("-i", tmp_path / "in.txt")
+    terminal, shown = os.openpty()
+    with open(terminal, "rb"), open(shown, "w") as stderr:
+        monkeypatch.setattr(sys, "stderr", stderr)
+        run("-i", tmp_path / "in.txt")
     assert [(total, sum(heard)) for total, heard in bars[1:]] == [(5, 5)]
 
 
