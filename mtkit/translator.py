@@ -373,7 +373,7 @@ def _batches(parts: list[tuple[_Job, int]], plan: _Plan) -> Iterator[list[tuple[
     """Cut parts, longest first, into batches within `batch_size` and `max_tokens`, each about as much work.
 
     Three or more are a multiple of four, so that several workers come to the end together. How many there are does not
-    matter: with any number of workers the batches are the same, and so the results, to the last digit.
+    matter: with any number of workers the batches are the same, and so the results of one thread, to the last digit.
     """
     widths = [len(plan.tag_ids) + len(job.parts[index]) + 1 for job, index in parts]
     start = 0

@@ -68,16 +68,44 @@ def test_equals_the_plain_product(
     assert torch.equal(x, before)
 
 
-@pytest.mark.parametrize(
-    ("capability", "mkl", "least"),
-    [("AVX512", True, 1 << 17), ("AVX2", False, 1 << 17), ("DEFAULT", False, 1 << 17), ("AVX2", True, 1 << 19)],
-)
-def test_large_matrices_are_packed(capability: str, mkl: bool, least: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With AVX2 alone MKL multiplies larger ones as they lie in less time."""
+@pytest.mark.parametrize(("inputs", "outputs"), [(48, 80), (80, 48)])
+@pytest.mark.parametrize("shape", [(1,), (70,), (3, 5)])
+def test_a_float32_matrix_may_be_packed_or_not(inputs: int, outputs: int, shape: tuple[int, ...]) -> None:
+    weight, bias, x = numbers(outputs, inputs, seed=2), numbers(outputs, seed=3), numbers(*shape, inputs)
+    for linear in (Packed(weight, bias, torch.float32), Plain(weight, bias)):
+        assert error(linear(x), F.linear(x, weight, bias)) < TOLERANCES["float32"]
+
+
+def machine(capability: str, mkl: bool, threads: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make torch say that it runs on such a processor."""
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     monkeypatch.setattr(torch.backends.mkl, "is_available", lambda: mkl)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+
+
+@pytest.mark.parametrize(
+    ("capability", "mkl", "threads", "least"),
+    [
+        ("AVX512", True, 1, 1 << 17),
+        ("AVX512", True, 2, 1 << 17),
+        ("AVX2", False, 1, 1 << 17),
+        ("DEFAULT", False, 1, 1 << 17),
+        ("AVX2", True, 2, 1 << 19),
+    ],
+)
+def test_large_matrices_are_packed(
+    capability: str, mkl: bool, threads: int, least: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With AVX2 alone MKL multiplies larger ones as they lie in less time."""
+    machine(capability, mkl, threads, monkeypatch)
     assert isinstance(prepare(numbers(least // 512 - 1, 512), None, "float32"), Plain)
     assert isinstance(prepare(numbers(least // 512, 512), None, "float32"), Packed)
+
+
+def test_one_thread_with_avx2_alone_packs_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """MKL multiplies many rows faster as they lie, and one row."""
+    machine("AVX2", True, 1, monkeypatch)
+    assert isinstance(prepare(numbers(1 << 11, 1 << 10), None, "float32"), Plain)
 
 
 def test_no_reference_is_kept() -> None:

@@ -41,9 +41,10 @@ _LEVELS = 127
 # Entries from which a float32 matrix is packed. At 128 x 384 a call takes 10 us less without, and the first one with
 # another number of rows 0.4 ms less; at 512 x 512 products are 1.2 to 1.4 times as fast packed, with AVX-512.
 _WORTH_PACKING = 1 << 17
-# The same for processors with AVX2 alone, where torch's BLAS is MKL. Of what oneDNN takes for 1 to 256 rows, with one
-# thread and with two, MKL takes 0.5 to 1.0 from 256 to 768 numbers, 0.6 to 1.0 from 512 to 512, 0.6 to 0.9 from 1,024
-# to 256. From 512 to 1,536 and 2,048 it takes about as long with one thread, and 1.1 to 2.1 times as long with two.
+# The same for processors with AVX2 alone, where torch's BLAS is MKL, and several threads. Of what oneDNN takes for 1 to
+# 256 rows MKL takes 0.5 to 1.0 from 256 to 768 numbers, 0.6 to 1.0 from 512 to 512, 0.6 to 0.9 from 1,024 to 256; from
+# 512 to 1,536 and 2,048 with two threads 0.9 to 2.1. With one thread it takes 0.65 to 0.75 there for one row, 0.9 to
+# 1.0 for 128 and more (from 2,048 to 512 0.8 to 0.85), and only for 2 to 16 rows more, 1.05 to 1.5.
 _WORTH_PACKING_AVX2 = 1 << 19
 # Entries from which a map of few rows is quicker in int8 than in float32, without VNNI. Where the range of the inputs
 # is known: at 64 x 64 and 4, 64 and 256 rows int8 takes 1.04, 1.07 and 1.09 times as long, at 128 x 128 0.84, 0.77 and
@@ -91,12 +92,14 @@ def prepare_int8(
 
 
 def _worth_packing(weight_OI: Tensor) -> bool:
-    """Whether products with this float32 matrix take less time packed.
+    """Whether products with this float32 matrix take less time packed, with as many threads as there are now.
 
     It takes more than the processor's kind to know for sure, but timing it would let chance choose how results are
     rounded.
     """
     mkl = torch.backends.mkl.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX2"
+    if mkl and torch.get_num_threads() == 1:
+        return False
     return weight_OI.numel() >= (_WORTH_PACKING_AVX2 if mkl else _WORTH_PACKING)
 
 
@@ -134,8 +137,12 @@ class Plain:
     """x W^T + b, as it is; with `relu`, max(0, result)."""
 
     def __init__(self, weight_OI: Tensor, bias_O: Tensor | None, relu: bool = False) -> None:
-        # One row is read with it as it lies, and up to twice as fast in this order.
-        self.weight_IO = weight_OI.t().clone(memory_format=torch.contiguous_format)
+        # One row is multiplied with it as it lies, up to twice as fast where it lies in long rows.
+        outputs, inputs = weight_OI.shape
+        if inputs > outputs:
+            self.weight_IO = weight_OI.clone(memory_format=torch.contiguous_format).t()
+        else:
+            self.weight_IO = weight_OI.t().clone(memory_format=torch.contiguous_format)
         self.bias_O = bias_O
         self.relu = relu
 
