@@ -36,6 +36,7 @@ from mtkit.model.kernels import (
     Rows,
     available,
     direct_calls,
+    onto,
     prepare,
     quantize,
 )
@@ -78,7 +79,8 @@ class Norm:
         self.eps = norm.eps
 
     def __call__(self, x: Tensor) -> Tensor:
-        return torch.layer_norm(x, self.shape, self.scale, self.shift, self.eps)
+        # As layer_norm, without a call in between.
+        return torch.native_layer_norm(x, self.shape, self.scale, self.shift, self.eps)[0]
 
 
 class Frame:
@@ -88,10 +90,9 @@ class Frame:
         self.norm = Norm(residual.norm, bare)
         self.pre = residual.pre
 
-    def __call__(self, x: Tensor, block: Callable[[Tensor], Tensor]) -> Tensor:
-        if self.pre:
-            return block(self.norm(x)).add_(x)
-        return self.norm(block(x).add_(x))
+    def __call__(self, x: Tensor, block: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
+        """`block(x, y)` is x plus what it makes of y; x is of no use afterwards (see `kernels.onto`)."""
+        return block(x, self.norm(x)) if self.pre else self.norm(block(x, x))
 
 
 class Block:
@@ -111,9 +112,10 @@ class Block:
         )
         self.outer = prepare(block.outer.weight, block.outer.bias, precision, nonnegative=relu, rows=rows)
 
-    def __call__(self, x: Tensor) -> Tensor:
-        h = self.inner(x)
-        return self.outer(h if self.activation is None else self.activation(h))
+    def __call__(self, x: Tensor, y: Tensor) -> Tensor:
+        """x plus the block of y."""
+        h = self.inner(y)
+        return onto(x, self.outer, h if self.activation is None else self.activation(h))
 
 
 def _queries_scaled(attention: MultiHeadAttention) -> tuple[Tensor, Tensor]:
@@ -187,11 +189,11 @@ class PreparedEncoderLayer:
     def __call__(self, x_BSD: Tensor, mask_B11S: Tensor | None, positions: Positions) -> Tensor:
         """x_BSD after the layer."""
 
-        def attend(y_BSD: Tensor) -> Tensor:
+        def attend(x_BSD: Tensor, y_BSD: Tensor) -> Tensor:
             q, k, v = (part.transpose(1, 2) for part in self.maps.queries_keys_values(y_BSD))
             q, k = positions.rotate(q, 0), positions.rotate(k, 0)
             mixed_BHSE = F.scaled_dot_product_attention(q, k, v, attn_mask=mask_B11S, scale=1.0)
-            return self.maps.output(mixed_BHSE.transpose(1, 2).flatten(2))
+            return onto(x_BSD, self.maps.output, mixed_BHSE.transpose(1, 2).flatten(2))
 
         return self.block_frame(self.self_frame(x_BSD, attend), self.block)
 
@@ -214,7 +216,7 @@ class PreparedDecoderLayer:
     def __call__(self, x_ND: Tensor, index: int, state: PreparedState, positions: Positions, record: bool) -> Tensor:
         """x_ND after this layer, the state's number `index`; notes the attention where `record`. Mutates the state."""
 
-        def attend(y_ND: Tensor) -> Tensor:
+        def attend(x_ND: Tensor, y_ND: Tensor) -> Tensor:
             q, k, v = self.maps.queries_keys_values(y_ND)
             if isinstance(positions, Rotary):
                 if state.first_N is None:
@@ -225,16 +227,17 @@ class PreparedDecoderLayer:
                     q, k = positions.rotate_each(q, places_N), positions.rotate_each(k, places_N)
             if state.length == 0:  # the one key there is has all the weight
                 state.past[index].begin(k, v)
-                return self.maps.output(v.flatten(1))
-            return self.maps.output(attend_each(q, state.past[index].append(k, v, state.length), state.begun_TN1)[0])
+                return onto(x_ND, self.maps.output, v.flatten(1))
+            seen = state.past[index].append(k, v, state.length)
+            return onto(x_ND, self.maps.output, attend_each(q, seen, state.begun_TN1)[0])
 
-        def look_up(y_ND: Tensor) -> Tensor:
+        def look_up(x_ND: Tensor, y_ND: Tensor) -> Tensor:
             q_ND = self.cross_maps.queries(y_ND)
             if state.per_source == 1:
                 mixed_ND, weights_NS = attend_each(q_ND, state.cross[index], state.mask, record)
                 if record:
                     state.attention_NS = weights_NS
-                return self.cross_maps.output(mixed_ND)
+                return onto(x_ND, self.cross_maps.output, mixed_ND)
             keys, values, _ = state.cross[index]
             q_BHKE = q_ND.view(len(keys), -1, self.cross_maps.heads, keys.shape[3]).transpose(1, 2)
             scores_BHKS = q_BHKE @ keys.transpose(2, 3)
@@ -243,7 +246,8 @@ class PreparedDecoderLayer:
             weights_BHKS = scores_BHKS.softmax(-1)
             if record:
                 state.attention_NS = weights_BHKS.mean(1).flatten(0, 1)
-            return self.cross_maps.output((weights_BHKS @ values).transpose(1, 2).reshape(y_ND.shape))
+            mixed_ND = (weights_BHKS @ values).transpose(1, 2).reshape(y_ND.shape)
+            return onto(x_ND, self.cross_maps.output, mixed_ND)
 
         x_ND = self.cross_frame(self.self_frame(x_ND, attend), look_up)
         return self.block_frame(x_ND, self.block)
