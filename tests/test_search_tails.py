@@ -29,7 +29,7 @@ class Ending(PreparedTransformer):
     def step(self, ids_N: Tensor, state: Any) -> Tensor:
         places_N = state.length - (0 if state.first_N is None else state.first_N)
         logits_NV = super().step(ids_N, state)
-        key_N = state.cross[0][0][0, :, 0, 0]
+        key_N = state.cross[0].keys[:, 0, 0, 0]
         logits_NV[:, EOS] = torch.where((20 * key_N).round().abs() % 16 == places_N, 100.0, -100.0)
         return logits_NV
 

@@ -41,7 +41,7 @@ from mtkit.model.kernels import (
     quantize,
 )
 from mtkit.model.layers import DecoderLayer, EncoderLayer, FeedForward, Residual
-from mtkit.model.one_query import Seen, attend_each, by_heads
+from mtkit.model.one_query import Seen, attend_source, attend_steps
 from mtkit.model.positions import Positions, Rotary
 from mtkit.model.prepared_state import Past, PreparedState, fresh, joined
 from mtkit.model.ranges import Affine, attention_maps, feed_forward_maps
@@ -170,11 +170,11 @@ class CrossMaps:
             self._keys_values = prepare(weight[d_model:], bias[d_model:], precision)
             self.output = prepare(attention.output.weight, attention.output.bias, precision, rows="few")
 
-    def keys_values(self, memory_BSD: Tensor, per_source: int) -> Seen:
-        """Keys and values, each as SBHE for one row a sentence, as BHSE for several."""
+    def keys_values(self, memory_BSD: Tensor) -> Seen:
+        """Keys and values, each BHSE."""
         both_BS2HE = self._keys_values(memory_BSD).unflatten(-1, (2, self.heads, -1))
-        k, v = both_BS2HE.permute(*((2, 1, 0, 3, 4) if per_source == 1 else (2, 0, 3, 1, 4))).contiguous()
-        return Seen(k, v, by_heads(k, v) if per_source == 1 else None)
+        k, v = both_BS2HE.permute(2, 0, 3, 1, 4).contiguous()
+        return Seen(k, v)
 
 
 class PreparedEncoderLayer:
@@ -229,16 +229,16 @@ class PreparedDecoderLayer:
                 state.past[index].begin(k, v)
                 return onto(x_ND, self.maps.output, v.flatten(1))
             seen = state.past[index].append(k, v, state.length)
-            return onto(x_ND, self.maps.output, attend_each(q, seen, state.begun_TN1)[0])
+            return onto(x_ND, self.maps.output, attend_steps(q, seen, state.begun_TN1))
 
         def look_up(x_ND: Tensor, y_ND: Tensor) -> Tensor:
             q_ND = self.cross_maps.queries(y_ND)
             if state.per_source == 1:
-                mixed_ND, weights_NS = attend_each(q_ND, state.cross[index], state.mask, record)
+                mixed_ND, weights_NHS = attend_source(q_ND, *state.cross[index], state.mask)
                 if record:
-                    state.attention_NS = weights_NS
+                    state.attention_NS = weights_NHS.mean(1)
                 return onto(x_ND, self.cross_maps.output, mixed_ND)
-            keys, values, _ = state.cross[index]
+            keys, values = state.cross[index]
             q_BHKE = q_ND.view(len(keys), -1, self.cross_maps.heads, keys.shape[3]).transpose(1, 2)
             scores_BHKS = q_BHKE @ keys.transpose(2, 3)
             if state.mask is not None:
@@ -304,7 +304,7 @@ class PreparedTransformer:
             for layer in self.encoder:
                 x_BSD = layer(x_BSD, mask_B11S, self.source_positions)
             memory_BSD = self.encoder_norm(x_BSD)
-            cross = [layer.cross_maps.keys_values(memory_BSD, per_source) for layer in self.decoder]
+            cross = [layer.cross_maps.keys_values(memory_BSD) for layer in self.decoder]
         heads, width = self.decoder[0].maps.heads, memory_BSD.shape[2]
         # Most translations end within these steps; those that do not have room once the others have left.
         room = source_BS.shape[1] * 9 // 8 + 12
@@ -312,7 +312,7 @@ class PreparedTransformer:
         return PreparedState(
             per_source=per_source,
             cross=cross,
-            mask=mask_B11S if mask_B11S is None or per_source > 1 else mask_B11S[:, 0, 0].t()[:, :, None].contiguous(),
+            mask=mask_B11S,
             past=[Past(*keys_values) for keys_values in fresh(shape)],
             record_attention=attention,
         )

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from mtkit.model.one_query import Seen, by_heads
+from mtkit.model.one_query import Seen
 
 _ROOM = 40  # steps that a buffer grows by
 _ROOM_JOINED = 8  # steps that one has room for to which sentences come at their ends: soon there are fewer of them
@@ -92,9 +92,9 @@ def _grown(buffer_CNHE: Tensor) -> Tensor:
 class PreparedState:
     """What decoding remembers: as `state.DecoderState`, in other layouts.
 
-    With one row a sentence `cross` holds keys and values_SBHE, by heads too, and `mask` is mask_SB1, otherwise they are
-    BHSE and mask_B11S; it is 0 or -inf, None where there is no padding. `first_N` is the step at which each row began,
-    None where that is 0 for all: what `past` holds of the steps before means nothing, and `begun_TN1` masks it.
+    `cross` holds keys and values_BHSE, and `mask` is mask_B11S, 0 or -inf; None where there is no padding. `first_N` is
+    the step at which each row began, None where that is 0 for all: what `past` holds of the steps before means nothing,
+    and `begun_TN1` masks it.
     """
 
     per_source: int
@@ -136,31 +136,39 @@ class PreparedState:
             past.keep(rows_N, self.length)
         if self.first_N is not None:
             self.first_N = self.first_N[rows_N]
-        at = 1 if self.per_source == 1 else 0
         for index, seen in enumerate(self.cross):
-            k, v = seen.keys.index_select(at, sentences_B), seen.values.index_select(at, sentences_B)
-            self.cross[index] = Seen(k, v, by_heads(k, v) if self.per_source == 1 else None)
+            self.cross[index] = Seen(seen.keys.index_select(0, sentences_B), seen.values.index_select(0, sentences_B))
         if self.mask is not None:
-            self.mask = self.mask.index_select(at, sentences_B)
+            self.mask = self.mask.index_select(0, sentences_B)
 
 
-def _stacked(several: Sequence[Tensor], length: int, at_end: bool, beyond: float = 0.0, room: int = 0) -> Tensor:
-    """Tensors of different lengths as one of `length`, side by side in dimension 1; each at its end or beginning.
+def _stacked(several: Sequence[Tensor], length: int, room: int) -> Tensor:
+    """Tensors of different lengths as one of `length`, side by side in dimension 1, each at its end, 0 before.
 
     There is `room` for more behind, which holds anything.
     """
     rows = [one.shape[1] for one in several]
     whole = several[0].new_empty(length + room, sum(rows), *several[0].shape[2:])
-    whole[:length].fill_(beyond)
+    whole[:length].fill_(0)
     for one, part in zip(several, whole.split(rows, 1), strict=True):
-        part[length - len(one) if at_end else 0 :][: len(one)] = one
+        part[length - len(one) : length] = one
     return whole
 
 
 def _mask_of(state: PreparedState) -> Tensor:
-    """The mask_SB1 of a state with one row a sentence, also where there is no padding."""
-    keys_SBHE = state.cross[0].keys
-    return torch.zeros(*keys_SBHE.shape[:2], 1) if state.mask is None else state.mask
+    """The mask_B11S of a state, also where there is no padding."""
+    sentences, _, length, _ = state.cross[0].keys.shape
+    return torch.zeros(sentences, 1, 1, length) if state.mask is None else state.mask
+
+
+def _padded(several: Sequence[Tensor], length: int, beyond: float = 0.0) -> Tensor:
+    """Tensors of different lengths in dimension 2 as one of `length`, one after the other in dimension 0."""
+    sizes = [len(one) for one in several]
+    heads, width = several[0].shape[1], several[0].shape[3:]
+    whole = several[0].new_full((sum(sizes), heads, length, *width), beyond)
+    for one, part in zip(several, whole.split(sizes), strict=True):
+        part[:, :, : one.shape[2]] = one
+    return whole
 
 
 def joined(states: Sequence[PreparedState]) -> PreparedState:
@@ -170,25 +178,23 @@ def joined(states: Sequence[PreparedState]) -> PreparedState:
     so that what they hold is not there twice.
     """
     length = max(state.length for state in states)
-    width = max(state.cross[0].keys.shape[0] for state in states)
-    rows = [state.cross[0].keys.shape[1] for state in states]
-    mask_SN1 = _stacked([_mask_of(state) for state in states], width, at_end=False, beyond=-math.inf)
+    width = max(state.cross[0].keys.shape[2] for state in states)
+    rows = [len(state.cross[0].keys) for state in states]
+    mask_N11S = _padded([_mask_of(state).transpose(2, 3) for state in states], width, -math.inf).transpose(2, 3)
     cross: list[Seen] = []
     past: list[Past] = []
     while states[0].past:
         seen = [state.cross.pop(0) for state in states]
-        keys_SNHE = _stacked([one.keys for one in seen], width, at_end=False)
-        values_SNHE = _stacked([one.values for one in seen], width, at_end=False)
-        cross.append(Seen(keys_SNHE, values_SNHE, by_heads(keys_SNHE, values_SNHE)))
+        cross.append(Seen(_padded([one.keys for one in seen], width), _padded([one.values for one in seen], width)))
         del seen
         own = [(state.past.pop(0), state.length) for state in states]
-        keys_CNHE = _stacked([one.keys_CNHE[:steps] for one, steps in own], length, at_end=True, room=_ROOM_JOINED)
-        values_CNHE = _stacked([one.values_CNHE[:steps] for one, steps in own], length, at_end=True, room=_ROOM_JOINED)
+        keys_CNHE = _stacked([one.keys_CNHE[:steps] for one, steps in own], length, _ROOM_JOINED)
+        values_CNHE = _stacked([one.values_CNHE[:steps] for one, steps in own], length, _ROOM_JOINED)
         past.append(Past(keys_CNHE, values_CNHE))
     return PreparedState(
         per_source=1,
         cross=cross,
-        mask=mask_SN1,
+        mask=mask_N11S,
         past=past,
         record_attention=False,
         length=length,
