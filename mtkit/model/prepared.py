@@ -233,20 +233,9 @@ class PreparedDecoderLayer:
 
         def look_up(x_ND: Tensor, y_ND: Tensor) -> Tensor:
             q_ND = self.cross_maps.queries(y_ND)
-            if state.per_source == 1:
-                mixed_ND, weights_NHS = attend_source(q_ND, *state.cross[index], state.mask)
-                if record:
-                    state.attention_NS = weights_NHS.mean(1)
-                return onto(x_ND, self.cross_maps.output, mixed_ND)
-            keys, values = state.cross[index]
-            q_BHKE = q_ND.view(len(keys), -1, self.cross_maps.heads, keys.shape[3]).transpose(1, 2)
-            scores_BHKS = q_BHKE @ keys.transpose(2, 3)
-            if state.mask is not None:
-                scores_BHKS += state.mask
-            weights_BHKS = scores_BHKS.softmax(-1)
+            mixed_ND, weights_BHKS = attend_source(q_ND, state.cross[index], state.mask)
             if record:
                 state.attention_NS = weights_BHKS.mean(1).flatten(0, 1)
-            mixed_ND = (weights_BHKS @ values).transpose(1, 2).reshape(y_ND.shape)
             return onto(x_ND, self.cross_maps.output, mixed_ND)
 
         x_ND = self.cross_frame(self.self_frame(x_ND, attend), look_up)

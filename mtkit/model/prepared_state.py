@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from mtkit.model.one_query import Seen
@@ -161,14 +162,9 @@ def _mask_of(state: PreparedState) -> Tensor:
     return torch.zeros(sentences, 1, 1, length) if state.mask is None else state.mask
 
 
-def _padded(several: Sequence[Tensor], length: int, beyond: float = 0.0) -> Tensor:
-    """Tensors of different lengths in dimension 2 as one of `length`, one after the other in dimension 0."""
-    sizes = [len(one) for one in several]
-    heads, width = several[0].shape[1], several[0].shape[3:]
-    whole = several[0].new_full((sum(sizes), heads, length, *width), beyond)
-    for one, part in zip(several, whole.split(sizes), strict=True):
-        part[:, :, : one.shape[2]] = one
-    return whole
+def _padded(several: Sequence[Tensor], length: int) -> Tensor:
+    """Tensors BHSE of different S as one of `length`, with 0 behind, one after the other."""
+    return torch.cat([F.pad(one, (0, 0, 0, length - one.shape[2])) for one in several])
 
 
 def joined(states: Sequence[PreparedState]) -> PreparedState:
@@ -180,7 +176,8 @@ def joined(states: Sequence[PreparedState]) -> PreparedState:
     length = max(state.length for state in states)
     width = max(state.cross[0].keys.shape[2] for state in states)
     rows = [len(state.cross[0].keys) for state in states]
-    mask_N11S = _padded([_mask_of(state).transpose(2, 3) for state in states], width, -math.inf).transpose(2, 3)
+    masks = [_mask_of(state) for state in states]
+    mask_N11S = torch.cat([F.pad(mask, (0, width - mask.shape[3]), value=-math.inf) for mask in masks])
     cross: list[Seen] = []
     past: list[Past] = []
     while states[0].past:
