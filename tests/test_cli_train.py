@@ -163,6 +163,34 @@ def test_a_terminal_may_close(recipe_file: Path, tmp_path: Path, ignored: bool) 
     assert (run.steps()[-1] == 40) == ignored
 
 
+def test_a_signal_may_come_in_the_middle_of_a_log_line() -> None:
+    """Training was lost: Python's buffer of stderr refuses what a signal's handler writes while it is being written."""
+    script = (
+        "import sys\n"
+        "from mtkit.cli import app\n"
+        "app._prepare_streams()\n"
+        "app._prepare_log()\n"
+        "from mtkit.training.signals import Signals\n"
+        "with Signals() as signals:\n"
+        "    print('ready', flush=True)\n"
+        "    print('x' * 300_000, file=sys.stderr)\n"
+        "print(signals.received)\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    assert process.stdout.readline() == b"ready\n"
+    assert os.read(process.stderr.fileno(), 1) == b"x"  # far more than a pipe holds: the rest waits for its reader
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate()
+    assert (process.returncode, out) == (0, b"%d\n" % signal.SIGTERM), err[-1000:].decode()
+    assert err.count(b"x") == 300_000 - 1
+    assert err.count(b"SIGTERM: finishing the update and saving") == 1
+
+
 # In this process: exit codes and output
 
 

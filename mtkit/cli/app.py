@@ -10,6 +10,7 @@ import io
 import logging
 import os
 import re
+import select
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
@@ -247,21 +248,36 @@ def _prepare_streams() -> None:
     for stream, errors in ((sys.stdin, "strict"), (sys.stdout, "surrogateescape"), (sys.stderr, "backslashreplace")):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(encoding="utf-8", errors=errors, newline="\n")
-    if sys.stderr.isatty():
-        terminal = io.BufferedWriter(_Terminal(sys.stderr.fileno(), "w", closefd=False))
-        sys.stderr = io.TextIOWrapper(terminal, "utf-8", "backslashreplace", "\n", line_buffering=True)
+    if sys.__stderr__ is not None and sys.stderr is sys.__stderr__:
+        unbuffered: Any = _Stderr(sys.stderr.fileno())
+        sys.stderr = io.TextIOWrapper(unbuffered, "utf-8", "backslashreplace", "\n", line_buffering=True)
 
 
-class _Terminal(io.FileIO):
-    """A terminal that may be closed while work goes on: then nobody is left to read what is written to it."""
+class _Stderr(io.FileIO):
+    """Without Python's own buffer, which refuses to be written to by a signal's handler in the middle of a write.
+
+    A terminal may be closed while work goes on: then nobody is left to read what is written to it.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(descriptor, "w", closefd=False)
+        self._terminal = self.isatty()
 
     def write(self, data: Any) -> int:
-        try:
-            return super().write(data)
-        except OSError as error:
-            if error.errno != errno.EIO:
-                raise
-            return len(data)
+        """Write all of `data`, and wait where the reader is slow; its length in bytes."""
+        rest = memoryview(data)
+        while rest:
+            try:
+                written = super().write(rest)
+            except OSError as error:
+                if error.errno != errno.EIO or not self._terminal:
+                    raise
+                break
+            if written is None:
+                select.select([], [self], [])
+            else:
+                rest = rest[written:]
+        return len(data)
 
 
 class _Log(logging.Handler):
