@@ -81,6 +81,17 @@ def test_equals_the_transformer_whoever_multiplies_the_keys(
             torch.testing.assert_close(got, one, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("piece", [1, 12, 20, 49, 50])
+def test_equals_the_transformer_in_pieces(piece: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The encoder takes a few sentences at a time, which may be shorter than the longest of all."""
+    monkeypatch.setattr("mtkit.model.prepared._PIECE", piece)
+    model = build(norm="pre", positions="rotary")
+    source_BS = framed(random_rows([4, 9, 1, 2, 8], 50, 3))
+    wanted = walk(model, source_BS, 2, 7)
+    for got, one in zip(walk(PreparedTransformer(model), source_BS, 2, 7), wanted, strict=True):
+        torch.testing.assert_close(got, one, rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(("precision", "tolerance"), [("bfloat16", 0.05), ("int8", 0.06)])
 @pytest.mark.parametrize("options", ARCHITECTURES, ids=lambda options: "-".join(map(str, options.values())))
 def test_low_precision_stays_near(options: dict[str, Any], precision: Precision, tolerance: float) -> None:

@@ -48,6 +48,10 @@ from mtkit.model.ranges import Affine, attention_maps, feed_forward_maps
 from mtkit.model.transformer import Transformer
 from mtkit.runtime import give_back_freed
 
+# Source tokens that are encoded at once: what an encoder layer makes of so many stays in the processor's cache. Of 256
+# sentences of 16 tokens and width 128 it takes 0.92 of the time, and at width 512 a process holds 10 to 25 MB less.
+_PIECE = 1 << 10
+
 
 class Embedding:
     """Rows of a table, scaled; the table in float32, or in int8 with a scale a row."""
@@ -170,11 +174,10 @@ class CrossMaps:
             self._keys_values = prepare(weight[d_model:], bias[d_model:], precision)
             self.output = prepare(attention.output.weight, attention.output.bias, precision, rows="few")
 
-    def keys_values(self, memory_BSD: Tensor) -> Seen:
-        """Keys and values, each BHSE."""
+    def keys_values(self, memory_BSD: Tensor, into_2BHSE: Tensor) -> None:
+        """Write keys and values `into_2BHSE`."""
         both_BS2HE = self._keys_values(memory_BSD).unflatten(-1, (2, self.heads, -1))
-        k, v = both_BS2HE.permute(2, 0, 3, 1, 4).contiguous()
-        return Seen(k, v)
+        into_2BHSE.copy_(both_BS2HE.permute(2, 0, 3, 1, 4))
 
 
 class PreparedEncoderLayer:
@@ -288,13 +291,8 @@ class PreparedTransformer:
         mask_B11S = None
         if not bool(real_BS.all()):
             mask_B11S = torch.zeros(source_BS.shape).masked_fill_(~real_BS, -math.inf)[:, None, None, :]
-        with direct_calls():
-            x_BSD = self.source_positions.embed(self.source_embedding(source_BS), 0)
-            for layer in self.encoder:
-                x_BSD = layer(x_BSD, mask_B11S, self.source_positions)
-            memory_BSD = self.encoder_norm(x_BSD)
-            cross = [layer.cross_maps.keys_values(memory_BSD) for layer in self.decoder]
-        heads, width = self.decoder[0].maps.heads, memory_BSD.shape[2]
+        heads, width = self.decoder[0].maps.heads, self.target_embedding.table_VD.shape[1]
+        cross = self._cross(source_BS, real_BS.sum(1).tolist(), mask_B11S, (heads, width // heads))
         # Most translations end within these steps; those that do not have room once the others have left.
         room = source_BS.shape[1] * 9 // 8 + 12
         shape = (len(self.decoder), 2, room, len(source_BS) * per_source, heads, width // heads)
@@ -305,6 +303,34 @@ class PreparedTransformer:
             past=[Past(*keys_values) for keys_values in fresh(shape)],
             record_attention=attention,
         )
+
+    def _cross(
+        self, source_BS: Tensor, lengths: Sequence[int], mask_B11S: Tensor | None, head: tuple[int, int]
+    ) -> list[Seen]:
+        """Keys and values of the source for each layer, 0 in the padding; the sentences are encoded piece by piece.
+
+        `lengths` are those of the sources, `head` the number and width of the heads.
+        """
+        sentences, length = source_BS.shape
+        layers = [(layer.cross_maps, torch.empty(2, sentences, head[0], length, head[1])) for layer in self.decoder]
+        rows = -(-sentences // -(-source_BS.numel() // _PIECE))
+        with direct_calls():
+            for first in range(0, sentences, rows):
+                piece = slice(first, first + rows)
+                most = max(lengths[piece])
+                mask = None if mask_B11S is None else mask_B11S[piece, ..., :most]
+                memory_BSD = self._encoded(source_BS[piece, :most], mask)
+                for maps, whole_2BHSE in layers:
+                    maps.keys_values(memory_BSD, whole_2BHSE[:, piece, :, :most])
+                    whole_2BHSE[:, piece, :, most:] = 0
+        return [Seen(*whole_2BHSE) for _, whole_2BHSE in layers]
+
+    def _encoded(self, source_BS: Tensor, mask_B11S: Tensor | None) -> Tensor:
+        """The encoder's output for these sentences, memory_BSD."""
+        x_BSD = self.source_positions.embed(self.source_embedding(source_BS), 0)
+        for layer in self.encoder:
+            x_BSD = layer(x_BSD, mask_B11S, self.source_positions)
+        return self.encoder_norm(x_BSD)
 
     def step(self, ids_N: Tensor, state: PreparedState) -> Tensor:
         """See SearchModel."""
