@@ -16,18 +16,19 @@ _BLAS_SIZE = 400
 
 
 class Seen(NamedTuple):
-    """Keys and values that queries meet: of a source BHSE, of the steps so far TNHE."""
+    """Keys and values that queries meet: of a source BHSE, of the steps so far TNHE, each step in one piece."""
 
     keys: Tensor
     values: Tensor
 
 
 def _by_heads(keys_TNHE: Tensor, values_TNHE: Tensor) -> tuple[Tensor, Tensor]:
-    """Views keys_XET and values_XTE, contiguous before; X are all rows' heads."""
-    assert keys_TNHE.is_contiguous()
-    assert values_TNHE.is_contiguous()
+    """Views keys_XET and values_XTE; X are all rows' heads."""
+    assert keys_TNHE[0].is_contiguous()
+    assert values_TNHE[0].is_contiguous()
     steps, rows, heads, width = keys_TNHE.shape
-    count, step = rows * heads, rows * heads * width
+    count, step = rows * heads, keys_TNHE.stride(0)
+    assert steps == 1 or values_TNHE.stride(0) == step
     # One call for each view, where flatten and permute would take three: with few rows calls are much of the time.
     keys_XET = keys_TNHE.as_strided((count, width, steps), (width, 1, step))
     return keys_XET, values_TNHE.as_strided((count, steps, width), (width, step, 1))

@@ -4,9 +4,9 @@ What it does differently, and why:
 
 - Every matrix is packed or quantized (kernels.py), queries, keys and values in one product. In int8 the maps of a
   pre-norm model know the range of their inputs beforehand (ranges.py).
-- The keys and values of a step's self-attention lie together, step after step, in buffers with room to grow: adding a
-  step is one contiguous write, and one query against few keys is cheaper written out over all rows at once than as many
-  small matrix products.
+- The keys and values of a step's self-attention lie together, step after step, in memory that one batch after the
+  other uses: adding a step is one contiguous write, and one query against few keys is cheaper written out over all rows
+  at once than as many small matrix products.
 - Reordering moves only rows that change their place; search keeps hypotheses in place where it can.
 - A batch without padding has no mask.
 
@@ -39,7 +39,7 @@ from mtkit.model.kernels import (
 from mtkit.model.layers import DecoderLayer, EncoderLayer
 from mtkit.model.one_query import Seen
 from mtkit.model.prepared_layers import Embedding, Norm, PreparedDecoderLayer, PreparedEncoderLayer
-from mtkit.model.prepared_state import Past, PreparedState, fresh, joined
+from mtkit.model.prepared_state import Memory, Past, PreparedState, joined
 from mtkit.model.ranges import Affine
 from mtkit.model.transformer import Transformer
 from mtkit.runtime import give_back_freed
@@ -67,6 +67,7 @@ class PreparedTransformer:
         `weights`: those of a model that has none yet, by name; each is asked for when its turn comes, and the model
         gives it up again (mutates the model, which is of no use afterwards).
         """
+        self._memory = Memory()
         self.vocab_size = model.vocab_size
         self.precision = precision
         self.source_positions, self.target_positions = model.source_positions, model.target_positions
@@ -99,12 +100,12 @@ class PreparedTransformer:
         cross = self._cross(source_BS, real_BS.sum(1).tolist(), mask_B11S, (heads, width // heads))
         # Most translations end within these steps; those that do not have room once the others have left.
         room = source_BS.shape[1] * 9 // 8 + 12
-        shape = (len(self.decoder), 2, room, len(source_BS) * per_source, heads, width // heads)
+        shape = (len(self.decoder), len(source_BS) * per_source, heads, width // heads)
         return PreparedState(
             per_source=per_source,
             cross=cross,
             mask=mask_B11S,
-            past=[Past(*keys_values) for keys_values in fresh(shape)],
+            past=Past.begin(self._memory, room, shape),
             record_attention=attention,
         )
 

@@ -112,10 +112,9 @@ class SelfMaps:
             self.input = prepare(weight, bias, precision, rows=rows)
             self.output = prepare(attention.output.weight, attention.output.bias, precision, rows=rows)
 
-    def queries_keys_values(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Of x (..., D), each (..., H, E)."""
-        q, k, v = self.input(x).view(*x.shape[:-1], 3, self.heads, -1).unbind(-3)
-        return q, k, v
+    def queries_keys_values(self, x: Tensor) -> Tensor:
+        """Of x (..., D), as (..., 3, H, E)."""
+        return self.input(x).view(*x.shape[:-1], 3, self.heads, -1)
 
 
 class CrossMaps:
@@ -160,7 +159,7 @@ class PreparedEncoderLayer:
         """x_BSD after the layer."""
 
         def attend(x_BSD: Tensor, y_BSD: Tensor) -> Tensor:
-            q, k, v = (part.transpose(1, 2) for part in self.maps.queries_keys_values(y_BSD))
+            q, k, v = self.maps.queries_keys_values(y_BSD).transpose(1, 3).unbind(2)
             q, k = positions.rotate(q, 0), positions.rotate(k, 0)
             mixed_BHSE = F.scaled_dot_product_attention(q, k, v, attn_mask=mask_B11S, scale=1.0)
             return onto(x_BSD, self.maps.output, mixed_BHSE.transpose(1, 2).flatten(2))
@@ -187,19 +186,13 @@ class PreparedDecoderLayer:
         """x_ND after this layer, the state's number `index`; notes the attention where `record`. Mutates the state."""
 
         def attend(x_ND: Tensor, y_ND: Tensor) -> Tensor:
-            q, k, v = self.maps.queries_keys_values(y_ND)
+            qkv_N3HE = self.maps.queries_keys_values(y_ND)
             if isinstance(positions, Rotary):
-                if state.first_N is None:
-                    q = positions.rotate(q[:, :, None], state.length).squeeze(2)
-                    k = positions.rotate(k[:, :, None], state.length).squeeze(2)
-                else:
-                    places_N = state.length - state.first_N
-                    q, k = positions.rotate_each(q, places_N), positions.rotate_each(k, places_N)
+                _rotate_(qkv_N3HE[:, :2].flatten(1, 2), positions, state)
+            seen = state.past.append(index, qkv_N3HE[:, 1:], state.length)
             if state.length == 0:  # the one key there is has all the weight
-                state.past[index].begin(k, v)
-                return onto(x_ND, self.maps.output, v.flatten(1))
-            seen = state.past[index].append(k, v, state.length)
-            return onto(x_ND, self.maps.output, attend_steps(q, seen, state.begun_TN1))
+                return onto(x_ND, self.maps.output, qkv_N3HE[:, 2].flatten(1))
+            return onto(x_ND, self.maps.output, attend_steps(qkv_N3HE[:, 0], seen, state.begun_TN1))
 
         def look_up(x_ND: Tensor, y_ND: Tensor) -> Tensor:
             q_ND = self.cross_maps.queries(y_ND)
@@ -210,3 +203,11 @@ class PreparedDecoderLayer:
 
         x_ND = self.cross_frame(self.self_frame(x_ND, attend), look_up)
         return self.block_frame(x_ND, self.block)
+
+
+def _rotate_(x_NHE: Tensor, positions: Rotary, state: PreparedState) -> None:
+    """Turn each row by the place of its present step."""
+    if state.first_N is None:
+        x_NHE.copy_(positions.rotate(x_NHE[:, :, None], state.length).squeeze(2))
+    else:
+        x_NHE.copy_(positions.rotate_each(x_NHE, state.length - state.first_N))

@@ -1,10 +1,16 @@
-"""What a prepared model (prepared.py) remembers while it decodes: buffers that one step after another is written into.
+"""What a prepared model (prepared.py) remembers while it decodes.
 
-Shapes: B sentences, S source length, N rows, M of them, T steps, C room for steps, H heads, E head width.
+Keys and values of the steps so far lie step after step, each with those of all layers: a batch writes to the front of
+its memory alone, as far as it gets, and what the next batch finds there has been touched before. Fresh memory costs a
+narrow model 8 % of its time: the system clears it page by page, and the processor's cache with it.
+
+Shapes: B sentences, S source length, N rows, M of them, T steps, C room for steps, L layers, H heads, E head width, P
+steps, layers, keys and values in turn, X numbers of a row.
 """
 
 import math
 import mmap
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -16,76 +22,120 @@ from mtkit.model.one_query import Seen
 
 _ROOM = 40  # steps that a buffer grows by
 _ROOM_JOINED = 8  # steps that one has room for to which sentences come at their ends: soon there are fewer of them
-_LARGE = 1 << 22  # bytes
+_LARGE = 1 << 20  # numbers
+_AT_ONCE = 1 << 16  # numbers that are moved at once: they stay in the processor's cache
 
 
-@dataclass(slots=True)
-class Past:
-    """Keys and values of one layer's self-attention, for steps 0 .. T - 1 of C."""
+class Memory:
+    """Blocks of float32 for the buffers of one batch after the other, each block in use once at a time.
 
-    keys_CNHE: Tensor
-    values_CNHE: Tensor
-
-    def begin(self, k_BHE: Tensor, v_BHE: Tensor) -> None:
-        """Fill step 0, the same for all rows of a sentence (mutates the buffers)."""
-        for buffer_CNHE, step_BHE in ((self.keys_CNHE, k_BHE), (self.values_CNHE, v_BHE)):
-            buffer_CNHE[0].unflatten(0, (len(step_BHE), -1)).copy_(step_BHE[:, None])
-
-    def append(self, k_NHE: Tensor, v_NHE: Tensor, length: int) -> Seen:
-        """Add step `length` (mutates the buffers); returns keys and values of all steps so far."""
-        if length == len(self.keys_CNHE):
-            self.keys_CNHE, self.values_CNHE = _grown(self.keys_CNHE), _grown(self.values_CNHE)
-        self.keys_CNHE[length], self.values_CNHE[length] = k_NHE, v_NHE
-        return Seen(self.keys_CNHE[: length + 1], self.values_CNHE[: length + 1])
-
-    def move(self, to_M: Tensor, from_M: Tensor, length: int) -> None:
-        """Overwrite rows `to_M` by rows `from_M` (mutates the buffers)."""
-        for buffer_CNHE in (self.keys_CNHE, self.values_CNHE):
-            used_TNHE = _in_large_pieces(buffer_CNHE[:length])
-            used_TNHE.index_copy_(1, to_M, used_TNHE.index_select(1, from_M))
-
-    def keep(self, rows_N: Tensor, length: int) -> None:
-        """Keep these rows, in this order (mutates the buffers)."""
-        self.keys_CNHE = _kept(self.keys_CNHE, rows_N, length)
-        self.values_CNHE = _kept(self.values_CNHE, rows_N, length)
-
-
-def _in_large_pieces(buffer_CNHE: Tensor) -> Tensor:
-    """The same memory as the largest numbers that torch knows, where they fit: it copies rows number by number."""
-    return buffer_CNHE if buffer_CNHE.shape[3] % 4 else buffer_CNHE.view(torch.complex128)
-
-
-def _kept(buffer_CNHE: Tensor, rows_N: Tensor, length: int) -> Tensor:
-    """The buffer with these rows alone, in the same memory, which has room for more steps of fewer rows."""
-    used_TNHE = buffer_CNHE[:length].index_select(1, rows_N)
-    size = used_TNHE[0].numel()
-    room = buffer_CNHE.numel() // size
-    if room < length:
-        return _grown(used_TNHE)
-    kept_CNHE = buffer_CNHE.view(-1)[: room * size].view(room, *used_TNHE.shape[1:])
-    kept_CNHE[:length] = used_TNHE
-    return kept_CNHE
-
-
-def fresh(shape: tuple[int, ...]) -> Tensor:
-    """Memory for a batch; a large block is the system's own: only what is written is held, and nothing afterwards.
-
-    In the memory that the allocator keeps such a block seldom fits the hole that the last one left, and it grows.
+    A block is the system's own: only what is written to is held. In the memory that the allocator keeps, such a block
+    seldom fits the hole that the last one left, and it grows.
     """
-    size = 4 * math.prod(shape)
-    if size < _LARGE:
-        return torch.empty(shape)
-    block = mmap.mmap(-1, size)
+
+    def __init__(self) -> None:
+        self._free: list[Tensor] = []
+
+    def block(self, size: int) -> tuple[Tensor, bool]:
+        """At least `size` numbers, and whether they are to be given back."""
+        if size < _LARGE:
+            return torch.empty(size), False
+        try:
+            block = self._free.pop()  # which no other thread can get now
+            if len(block) >= size:
+                return block, True
+            del block  # before there is a larger one
+        except IndexError:
+            pass
+        return _mapped(size), True
+
+    def give_back(self, block: Tensor) -> None:
+        """Keep a block for the next batch."""
+        self._free.append(block)
+
+
+def _mapped(size: int) -> Tensor:
+    """Memory from the system, half as much again: the next batch may be a little larger, and it costs nothing until it
+    is written to.
+    """
+    # Private: a process that is forked later has to have its own.
+    private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if hasattr(mmap, "MAP_PRIVATE") else {}
+    block = mmap.mmap(-1, 6 * size, **private)
     if hasattr(mmap, "MADV_HUGEPAGE"):
         block.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(block, dtype=torch.float32).view(shape)
+    return torch.frombuffer(block, dtype=torch.float32)
 
 
-def _grown(buffer_CNHE: Tensor) -> Tensor:
+class Past:
+    """Keys and values of the self-attention of L layers, for steps 0 .. T - 1 of C."""
+
+    def __init__(self, buffer_CL2NHE: Tensor) -> None:
+        self.buffer_CL2NHE = buffer_CL2NHE
+
+    @classmethod
+    def begin(cls, memory: Memory, room: int, shape: tuple[int, int, int, int]) -> "Past":
+        """Room for so many steps at least; `shape` is (L, N, H, E). Its memory goes back when this one is gone."""
+        layers, *rest = shape
+        step = 2 * math.prod(shape)
+        block, borrowed = memory.block(room * step)
+        past = cls(block[: len(block) // step * step].view(-1, layers, 2, *rest))
+        if borrowed:
+            weakref.finalize(past, memory.give_back, block).atexit = False
+        return past
+
+    def append(self, layer: int, kv_B2HE: Tensor, length: int) -> Seen:
+        """Add step `length` of a layer (mutates the buffer); returns keys and values of all its steps so far.
+
+        There may be one row for all rows of a sentence.
+        """
+        if length == len(self.buffer_CL2NHE):
+            self.buffer_CL2NHE = _grown(self.buffer_CL2NHE)
+        step_2NHE = self.buffer_CL2NHE[length, layer]
+        kv_2BHE = kv_B2HE.transpose(0, 1)
+        if kv_2BHE.shape[1] == step_2NHE.shape[1]:
+            step_2NHE.copy_(kv_2BHE)
+        else:
+            step_2NHE.unflatten(1, (kv_2BHE.shape[1], -1)).copy_(kv_2BHE[:, :, None])
+        keys_TNHE, values_TNHE = self.buffer_CL2NHE[: length + 1, layer].unbind(1)
+        return Seen(keys_TNHE, values_TNHE)
+
+    def move(self, to_M: Tensor, from_M: Tensor, length: int) -> None:
+        """Overwrite rows `to_M` by rows `from_M` (mutates the buffer)."""
+        used_PNX = _in_large_pieces(self.buffer_CL2NHE[:length].flatten(0, 2).flatten(2))
+        used_PNX.index_copy_(1, to_M, used_PNX.index_select(1, from_M))
+
+    def keep(self, rows_N: Tensor, length: int) -> None:
+        """Keep these rows, in this order (mutates the buffer); there is room for more steps of fewer rows then."""
+        before = self.buffer_CL2NHE
+        _, layers, _, rows, heads, width = before.shape
+        step = 2 * layers * len(rows_N) * heads * width
+        room = before.numel() // step
+        if len(rows_N) > rows:
+            self.buffer_CL2NHE = _grown(before[:length].index_select(3, rows_N))
+            return
+        after = before.view(-1)[: room * step].view(room, layers, 2, len(rows_N), heads, width)
+        # What is written never reaches what is still to be read.
+        steps = max(1, _AT_ONCE // step)
+        for first in range(0, length, steps):
+            some = slice(first, min(first + steps, length))
+            after[some] = before[some].index_select(3, rows_N)
+        self.buffer_CL2NHE = after
+
+    def settle(self, length: int) -> "Past":
+        """A copy without room for more steps."""
+        return Past(self.buffer_CL2NHE[:length].clone())
+
+
+def _in_large_pieces(buffer_PNX: Tensor) -> Tensor:
+    """The same memory as the largest numbers that torch knows, where they fit: it copies rows number by number."""
+    return buffer_PNX if buffer_PNX.shape[2] % 4 else buffer_PNX.view(torch.complex128)
+
+
+def _grown(buffer_CL2NHE: Tensor) -> Tensor:
     """The buffer with room for more steps at its end."""
-    steps = len(buffer_CNHE)
-    grown = buffer_CNHE.new_empty(steps + _ROOM, *buffer_CNHE.shape[1:])
-    grown[:steps] = buffer_CNHE
+    steps = len(buffer_CL2NHE)
+    grown = buffer_CL2NHE.new_empty(steps + _ROOM, *buffer_CL2NHE.shape[1:])
+    grown[:steps] = buffer_CL2NHE
     return grown
 
 
@@ -101,7 +151,7 @@ class PreparedState:
     per_source: int
     cross: list[Seen]
     mask: Tensor | None
-    past: list[Past]
+    past: Past
     record_attention: bool
     length: int = 0
     attention_NS: Tensor | None = None
@@ -117,43 +167,25 @@ class PreparedState:
 
     def settle(self) -> None:
         """Give up the room that was kept for rows that have left (mutates the state)."""
-        for past in self.past:
-            past.keys_CNHE = past.keys_CNHE[: self.length].clone()
-            past.values_CNHE = past.values_CNHE[: self.length].clone()
+        self.past = self.past.settle(self.length)
 
     def select(self, rows_N: Tensor) -> None:
         """Keep these rows, in this order, as `protocol.State.select` (mutates the state)."""
-        rows = self.past[0].keys_CNHE.shape[1]
+        rows = self.past.buffer_CL2NHE.shape[3]
         sentences_B = rows_N[:: self.per_source] // self.per_source
         before = rows // self.per_source
         if len(sentences_B) == before and torch.equal(sentences_B, torch.arange(before)):
             to_M = (rows_N != torch.arange(rows)).nonzero().squeeze(1)
             if len(to_M):
-                from_M = rows_N[to_M]
-                for past in self.past:
-                    past.move(to_M, from_M, self.length)
+                self.past.move(to_M, rows_N[to_M], self.length)
             return
-        for past in self.past:
-            past.keep(rows_N, self.length)
+        self.past.keep(rows_N, self.length)
         if self.first_N is not None:
             self.first_N = self.first_N[rows_N]
         for index, seen in enumerate(self.cross):
             self.cross[index] = Seen(seen.keys.index_select(0, sentences_B), seen.values.index_select(0, sentences_B))
         if self.mask is not None:
             self.mask = self.mask.index_select(0, sentences_B)
-
-
-def _stacked(several: Sequence[Tensor], length: int, room: int) -> Tensor:
-    """Tensors of different lengths as one of `length`, side by side in dimension 1, each at its end, 0 before.
-
-    There is `room` for more behind, which holds anything.
-    """
-    rows = [one.shape[1] for one in several]
-    whole = several[0].new_empty(length + room, sum(rows), *several[0].shape[2:])
-    whole[:length].fill_(0)
-    for one, part in zip(several, whole.split(rows, 1), strict=True):
-        part[length - len(one) : length] = one
-    return whole
 
 
 def _mask_of(state: PreparedState) -> Tensor:
@@ -165,6 +197,22 @@ def _mask_of(state: PreparedState) -> Tensor:
 def _padded(several: Sequence[Tensor], length: int) -> Tensor:
     """Tensors BHSE of different S as one of `length`, with 0 behind, one after the other."""
     return torch.cat([F.pad(one, (0, 0, 0, length - one.shape[2])) for one in several])
+
+
+def _stacked(several: Sequence[PreparedState], length: int) -> Past:
+    """What the states remember of their steps, side by side, each at the end of `length` steps, 0 before.
+
+    Uses it up, so that it is not there twice for long.
+    """
+    shapes = [state.past.buffer_CL2NHE.shape for state in several]
+    _, layers, _, _, heads, width = shapes[0]
+    rows = [shape[3] for shape in shapes]
+    whole = torch.empty(length + _ROOM_JOINED, layers, 2, sum(rows), heads, width)
+    whole[:length].fill_(0)
+    for state, part in zip(several, whole.split(rows, 3), strict=True):
+        part[length - state.length : length] = state.past.buffer_CL2NHE[: state.length]
+        state.past = Past(torch.empty(0))
+    return Past(whole)
 
 
 def joined(states: Sequence[PreparedState]) -> PreparedState:
@@ -179,20 +227,15 @@ def joined(states: Sequence[PreparedState]) -> PreparedState:
     masks = [_mask_of(state) for state in states]
     mask_N11S = torch.cat([F.pad(mask, (0, width - mask.shape[3]), value=-math.inf) for mask in masks])
     cross: list[Seen] = []
-    past: list[Past] = []
-    while states[0].past:
+    while states[0].cross:
         seen = [state.cross.pop(0) for state in states]
         cross.append(Seen(_padded([one.keys for one in seen], width), _padded([one.values for one in seen], width)))
         del seen
-        own = [(state.past.pop(0), state.length) for state in states]
-        keys_CNHE = _stacked([one.keys_CNHE[:steps] for one, steps in own], length, _ROOM_JOINED)
-        values_CNHE = _stacked([one.values_CNHE[:steps] for one, steps in own], length, _ROOM_JOINED)
-        past.append(Past(keys_CNHE, values_CNHE))
     return PreparedState(
         per_source=1,
         cross=cross,
         mask=mask_N11S,
-        past=past,
+        past=_stacked(states, length),
         record_attention=False,
         length=length,
         first_N=torch.cat(

@@ -58,8 +58,11 @@ def _in_turn(
         if run.go(enough=0 if constraints.remembers else int(len(source_BS) * _TAIL)):
             model.settle(run.state)
             waiting.append((place, run))
+            del run
         else:
-            yield place, run.read()
+            found = run.read()
+            del run  # before the next batch begins: its state is large
+            yield place, found
         if sum(len(one.ids_N) for _, one in waiting) >= len(source_BS):
             yield from _end(model, waiting)
             waiting = []
