@@ -46,6 +46,10 @@ _WORTH_PACKING = 1 << 17
 # 512 to 1,536 and 2,048 with two threads 0.9 to 2.1. With one thread it takes 0.65 to 0.75 there for one row, 0.9 to
 # 1.0 for 128 and more (from 2,048 to 512 0.8 to 0.85), and only for 2 to 16 rows more, 1.05 to 1.5.
 _WORTH_PACKING_AVX2 = 1 << 19
+# Outputs from which a matrix is packed for one thread there: MKL lays out one to a vocabulary anew each time. Where it
+# has left the processor's cache, 16, 32, 64, 128 and 256 rows take 0.77, 0.77, 0.91, 0.91 and 0.91 times as long packed
+# from 128 to 6,000 numbers, 0.75, 0.78, 0.81, 0.86 and 0.91 from 512 to 8,000; one row takes 1.7 times.
+_MANY_OUTPUTS = 1 << 12
 # Entries from which a map of few rows is quicker in int8 than in float32, without VNNI. Where the range of the inputs
 # is known: at 64 x 64 and 4, 64 and 256 rows int8 takes 1.04, 1.07 and 1.09 times as long, at 128 x 128 0.84, 0.77 and
 # 0.82 times (for one row 1.16). Where it is not: at 128 x 256 2.0, 1.14 and 0.98 times, at 256 x 256 1.23, 0.89, 0.88.
@@ -107,7 +111,7 @@ def _worth_packing(weight_OI: Tensor) -> bool:
     """
     mkl = torch.backends.mkl.is_available() and torch.backends.cpu.get_cpu_capability() == "AVX2"
     if mkl and torch.get_num_threads() == 1:
-        return False
+        return weight_OI.shape[0] >= _MANY_OUTPUTS
     return weight_OI.numel() >= (_WORTH_PACKING_AVX2 if mkl else _WORTH_PACKING)
 
 
