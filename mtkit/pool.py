@@ -1,8 +1,9 @@
 """Searching in several processes on the cores of one machine, over one copy of the weights.
 
 The processes are forks of this one: they share its memory, so the weights are there once, ready. Each uses one thread,
-for two processes of one thread decode faster than one of two. A worker has a batch in hand and one waiting, of greedy
-search a few, whose last sentences it searches together (search/tails.py); its answers come back as they are ready.
+for two processes of one thread decode faster than one of two. A worker has a batch in hand and one waiting, for it asks
+for the next when it begins one. Its engine sees them as one stream, so that the last sentences of greedy search go on
+together (search/tails.py); its answers come back as they are ready.
 """
 
 import contextlib
@@ -23,16 +24,13 @@ import torch
 from mtkit.engine import Batch, Engine
 from mtkit.errors import MtkitError, UsageError
 from mtkit.search.protocol import Hypothesis
-from mtkit.sections.search import Greedy, Search
+from mtkit.sections.search import Search
 
 _Wish = tuple[Search, bool, bool]
 """What `Engine.search` takes besides the batches."""
 
-_Work = list[tuple[int, Batch]]
-"""Batches that a worker is handed at once, with their places."""
-
-_IN_HAND = 2  # such lists of a worker: one at work, one waiting
-_MOST = 4  # batches in one
+_Message = tuple[int, int, Batch | None, _Wish]
+"""To a worker: the search's number, and a batch with its place; None: there are no more."""
 
 
 class PoolEngine:
@@ -79,11 +77,9 @@ class PoolEngine:
         self, batches: Iterator[tuple[int, Batch]], wish: _Wish
     ) -> Iterator[tuple[int, list[list[Hypothesis]]]]:
         """Keep every worker in work until there are no more batches; yield the answers."""
-        config, attention, _ = wish
-        work = _shares(batches, self.workers, _MOST if isinstance(config, Greedy) and not attention else 1)
         owed = dict.fromkeys(self._pipes, 0)
-        for pipe in self._pipes * _IN_HAND:
-            owed[pipe] += self._send(pipe, work, wish)
+        for pipe in self._pipes:
+            owed[pipe] += self._send(pipe, batches, wish)
         while any(owed.values()):
             for ready in wait([pipe for pipe, count in owed.items() if count]):
                 assert isinstance(ready, Connection)
@@ -92,16 +88,19 @@ class PoolEngine:
                     continue  # of a search that was left before its end
                 if isinstance(answer, BaseException):
                     raise answer
-                owed[ready] += self._send(ready, work, wish) - 1
-                yield from answer
+                if answer is None:  # a batch is begun
+                    owed[ready] += self._send(ready, batches, wish)
+                else:
+                    owed[ready] -= 1
+                    yield answer
 
-    def _send(self, pipe: Connection, work: Iterator[_Work], wish: _Wish) -> int:
-        """Hand the next batches to a worker; returns 1, or 0 where there are none."""
-        for several in work:
-            with contextlib.suppress(BrokenPipeError):  # the worker has died; _receive tells
-                pipe.send((self._searches, several, wish))
-            return 1
-        return 0
+    def _send(self, pipe: Connection, batches: Iterator[tuple[int, Batch]], wish: _Wish) -> int:
+        """Hand the next batch to a worker, or tell it that there are none; returns 1 or 0."""
+        place, batch = next(batches, (0, None))
+        message: _Message = (self._searches, place, batch, wish)
+        with contextlib.suppress(BrokenPipeError):  # the worker has died; _receive tells
+            pipe.send(message)
+        return int(batch is not None)
 
     def _receive(self, pipe: Connection) -> tuple[int, Any]:
         try:
@@ -130,28 +129,6 @@ class PoolEngine:
             self._pipes.append(here)
 
 
-def _shares(batches: Iterator[tuple[int, Batch]], workers: int, most: int) -> Iterator[_Work]:
-    """The batches in lists of at most `most`, shorter ones towards the end, where the workers are to end together.
-
-    Of endless batches no more are read ahead than two such lists for each worker.
-
-    >>> [len(share) for share in _shares(iter([(0, None)] * 16), 2, 4)]
-    [4, 3, 2, 2, 1, 1, 1, 1, 1]
-    """
-    ahead: _Work = []
-    if most == 1:
-        yield from ([batch] for batch in batches)
-        return
-    while True:
-        ahead += islice(batches, 2 * workers * most - len(ahead))
-        if not ahead:
-            return
-        even = len(ahead) // workers
-        share = min(most, max(2, even // 2)) if even > 2 else 1
-        yield ahead[:share]
-        ahead = ahead[share:]
-
-
 def can_fork() -> bool:
     """Whether a process may be forked once torch has computed in it: on Linux."""
     return sys.platform == "linux"
@@ -168,23 +145,57 @@ def _serve(engine: Engine, pipe: Connection, others: list[Connection]) -> None:
     # Sent by a thread: were this one to wait for the parent to read a long answer, the parent could at the same time
     # wait for it to read a long batch.
     threading.Thread(target=_send_all, args=(answers, pipe), daemon=True).start()
+    search = 0
+    work = _Work(pipe, answers)
     while True:
+        # What is left of a search that has failed is passed over.
+        number, _, _, wish = work.first(after=search)
+        search = number
         try:
-            number, several, wish = pipe.recv()
+            for at, found in engine.search(work.batches(), *wish):
+                answers.put((number, (work.places[at], found)))
+        except MtkitError as error:
+            answers.put((number, error))
+        except Exception as error:  # goes to the parent, which raises it
+            error.add_note(traceback.format_exc())
+            answers.put((number, error))
+
+
+class _Work:
+    """What a worker is told, as the batches of one search after the other."""
+
+    def __init__(self, pipe: Connection, answers: "queue.SimpleQueue[Any]") -> None:
+        self._pipe = pipe
+        self._answers = answers
+        self._next: _Message | None = None
+        self.places: list[int] = []
+
+    def first(self, after: int) -> _Message:
+        """The first message, which is left where it is, of a search later than that with the number `after`."""
+        self.places = []
+        while self._next is None or self._next[0] <= after or self._next[2] is None:
+            self._next = self._received()
+        return self._next
+
+    def batches(self) -> Iterator[Batch]:
+        """The batches of the search whose first message is next; notes their `places`."""
+        assert self._next is not None
+        search, place, batch, _ = self._next
+        number = search
+        while number == search and batch is not None:
+            self.places.append(place)
+            self._answers.put((search, None))  # asks for one more
+            yield batch
+            self._next = self._received()
+            number, place, batch, _ = self._next
+
+    def _received(self) -> _Message:
+        """Waits for it; ends the process where there will be none."""
+        try:
+            message: _Message = self._pipe.recv()
         except (EOFError, ConnectionResetError):
             os._exit(0)
-        answers.put((number, _answer(engine, several, wish)))
-
-
-def _answer(engine: Engine, several: _Work, wish: _Wish) -> list[tuple[int, list[list[Hypothesis]]]] | Exception:
-    """Each batch's place, and what was found for it."""
-    try:
-        return [(several[at][0], found) for at, found in engine.search([batch for _, batch in several], *wish)]
-    except MtkitError as error:
-        return error
-    except Exception as error:  # goes to the parent, which raises it
-        error.add_note(traceback.format_exc())
-        return error
+        return message
 
 
 def _send_all(answers: "queue.SimpleQueue[Any]", pipe: Connection) -> None:

@@ -45,8 +45,8 @@ def test_the_same_answers_as_of_one_process(pool: PoolEngine) -> None:
     assert len(pool._processes) == 2
 
 
-def test_greedy_search_is_handed_out_by_several_batches_and_answers_each(pool: PoolEngine) -> None:
-    """Of each list of batches a worker searches the last sentences together."""
+def test_the_last_sentences_of_a_workers_batches_go_on_together(pool: PoolEngine) -> None:
+    """What they have waited for is answered batch by batch."""
     lengths = [1 + 5 * at % 11 for at in range(16)]
     sources = [[[*row, EOS] for row in random_rows(lengths, 50, seed)] for seed in range(9)]
     batches = [Batch(rows, list(range(16)), None) for rows in sources]
