@@ -131,6 +131,8 @@ def has_loop(ids: Sequence[int]) -> bool:
     >>> has_loop([5, 6, 5, 6, 5, 6, 5, 6]), has_loop([5, 6, 5, 6, 5, 6])
     (True, False)
     """
+    if len(ids) - len(set(ids)) < _LOOP_COPIES - 1:
+        return False  # of most texts few tokens occur twice
     for period in range(1, min(_LOOP_LONGEST, len(ids) // _LOOP_COPIES) + 1):
         same = 0
         for place in range(period, len(ids)):
