@@ -24,7 +24,7 @@ from mtkit.ids import EOS
 from mtkit.model.kernels import Precision
 from mtkit.pool import PoolEngine
 from mtkit.recipe import Recipe
-from mtkit.runtime import resolve_device
+from mtkit.runtime import resolve_device, usable_cores
 from mtkit.search.ensemble import Ensemble
 from mtkit.search.mbr import choose
 from mtkit.search.penalties import length_penalty
@@ -42,6 +42,8 @@ _LOG = logging.getLogger(__name__)
 
 # A buffer also ends at so many characters, so that a stretch of huge lines does not fill the memory.
 _BUFFER_CHARACTERS = 1 << 20
+# Cores at most for which the number of batches is a multiple: with more of them, few lines would make small batches.
+_TOGETHER = 4
 # The noise of a part is keyed by part * this + line number; no input has so many lines.
 _LINE_NUMBERS = 1 << 40
 
@@ -372,25 +374,28 @@ def _buffers(lines: Iterable[str | Line], search: Search, at_hand: bool) -> Iter
 def _batches(parts: list[tuple[_Job, int]], plan: _Plan) -> Iterator[list[tuple[_Job, int]]]:
     """Cut parts, longest first, into batches within `batch_size` and `max_tokens`, each about as much work.
 
-    Three or more are a multiple of four, so that several workers come to the end together. How many there are does not
-    matter: with any number of workers the batches are the same, and so the results of one thread, to the last digit.
+    Three or more are a multiple of the cores, of up to four, so that several workers come to the end together. How many
+    workers there are does not matter: the batches are the same, and so the results of one thread, to the last digit.
     """
     widths = [len(plan.tag_ids) + len(job.parts[index]) + 1 for job, index in parts]
     start = 0
-    for size in batch_sizes(widths, plan.search.lines.batch_size, plan.search.lines.max_tokens):
+    together = min(usable_cores(), _TOGETHER)
+    for size in batch_sizes(widths, plan.search.lines.batch_size, plan.search.lines.max_tokens, together):
         yield parts[start : start + size]
         start += size
 
 
-def batch_sizes(widths: Sequence[int], batch_size: int, max_tokens: int) -> list[int]:
+def batch_sizes(widths: Sequence[int], batch_size: int, max_tokens: int, together: int) -> list[int]:
     """How many rows each batch has when rows of these widths, widest first, are cut evenly within both bounds.
 
-    >>> batch_sizes([9, 5, 5, 4, 4, 3, 3, 3], 8, 30)
+    More than two batches are a multiple of `together`, as far as that can be.
+
+    >>> batch_sizes([9, 5, 5, 4, 4, 3, 3, 3], 8, 30, 4)
     [3, 5]
     """
     count = len(_sizes(widths, batch_size, max_tokens))
     if count > 2:
-        count += -count % 4
+        count += -count % together
     budgets = range(max(widths, default=max_tokens), max_tokens + 1)
     # The least budget of tokens that makes no more batches than that.
     place = bisect_left(budgets, True, key=lambda budget: len(_sizes(widths, batch_size, budget)) <= count)

@@ -202,10 +202,11 @@ def test_batches_keep_to_their_limits_padding_included(
     widths=st.lists(st.integers(1, 40), max_size=300).map(lambda widths: sorted(widths, reverse=True)),
     batch_size=st.integers(2, 70),
     max_tokens=st.integers(40, 400),
+    together=st.integers(1, 4),
 )
-def test_batches_are_few_and_even(widths: list[int], batch_size: int, max_tokens: int) -> None:
-    """As many as full ones would be, up to a multiple of four, but each within a smaller share of the work."""
-    sizes = batch_sizes(widths, batch_size, max_tokens)
+def test_batches_are_few_and_even(widths: list[int], batch_size: int, max_tokens: int, together: int) -> None:
+    """As many as full ones would be, up to a multiple of the cores, but each within a smaller share of the work."""
+    sizes = batch_sizes(widths, batch_size, max_tokens, together)
     assert sum(sizes) == len(widths)
     cells = [size * widths[start] for size, start in zip(sizes, np.cumsum([0, *sizes]).tolist(), strict=False)]
     assert max(cells, default=0) <= max_tokens
@@ -215,13 +216,16 @@ def test_batches_are_few_and_even(widths: list[int], batch_size: int, max_tokens
     while rest:
         rest = rest[round_down(min(batch_size, max_tokens // rest[0])) :]
         full += 1
-    assert len(sizes) <= (full if full < 3 else -(-full // 4) * 4)
+    assert len(sizes) <= (full if full < 3 else -(-full // together) * together)
 
 
 def test_batches_are_of_the_same_work() -> None:
     """Full ones would be of 28, 28, 28 and 12. Of short lines, more make a batch."""
-    assert batch_sizes([3] * 96, 99, 90) == [24, 24, 24, 24]
-    assert batch_sizes([8] * 8 + [4] * 16 + [2] * 32 + [1] * 64, 99, 70) == [8, 16, 32, 64]
+    assert batch_sizes([3] * 96, 99, 90, 4) == [24, 24, 24, 24]
+    assert batch_sizes([3] * 96, 99, 90, 1) == [24, 24, 24, 24]
+    assert batch_sizes([3] * 128, 99, 90, 2) == [24, 24, 24, 24, 24, 8]
+    assert batch_sizes([3] * 128, 99, 90, 1) == [28, 28, 28, 28, 16]
+    assert batch_sizes([8] * 8 + [4] * 16 + [2] * 32 + [1] * 64, 99, 70, 4) == [8, 16, 32, 64]
 
 
 # Lines too long for the model
