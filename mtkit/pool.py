@@ -149,16 +149,15 @@ def _serve(engine: Engine, pipe: Connection, others: list[Connection]) -> None:
     work = _Work(pipe, answers)
     while True:
         # What is left of a search that has failed is passed over.
-        number, _, _, wish = work.first(after=search)
-        search = number
+        search, _, _, wish = work.first(after=search)
         try:
             for at, found in engine.search(work.batches(), *wish):
-                answers.put((number, (work.places[at], found)))
+                answers.put((search, (work.places[at], found)))
         except MtkitError as error:
-            answers.put((number, error))
+            answers.put((search, error))
         except Exception as error:  # goes to the parent, which raises it
             error.add_note(traceback.format_exc())
-            answers.put((number, error))
+            answers.put((search, error))
 
 
 class _Work:

@@ -10,7 +10,6 @@ import io
 import logging
 import os
 import re
-import select
 import sys
 from collections.abc import Callable
 from typing import Annotated, Any, NoReturn
@@ -19,6 +18,7 @@ import typer
 from typer.core import TyperGroup
 
 from mtkit import __version__
+from mtkit.cli.descriptors import write_all
 from mtkit.errors import MtkitError, ToldError
 
 SUMMARIES = {
@@ -264,19 +264,12 @@ class _Stderr(io.FileIO):
         self._terminal = self.isatty()
 
     def write(self, data: Any) -> int:
-        """Write all of `data`, and wait where the reader is slow; its length in bytes."""
-        rest = memoryview(data)
-        while rest:
-            try:
-                written = super().write(rest)
-            except OSError as error:
-                if error.errno != errno.EIO or not self._terminal:
-                    raise
-                break
-            if written is None:
-                select.select([], [self], [])
-            else:
-                rest = rest[written:]
+        """Write all of `data`; its length in bytes."""
+        try:
+            write_all(self.fileno(), data)
+        except OSError as error:
+            if error.errno != errno.EIO or not self._terminal:
+                raise
         return len(data)
 
 

@@ -9,10 +9,12 @@ import select
 import signal
 import stat
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import IO, Any
 
+from mtkit.cli.descriptors import write_all
 from mtkit.files import atomic_write
 from mtkit.training.signals import orderly_end, terminations
 
@@ -88,12 +90,12 @@ def open_output(path: Path | None) -> Iterator[Output]:
     file, such as a named pipe or /dev/null, is written as it stands.
     """
     if path is None:
-        yield Output(_writer(STDOUT), "<stdout>", STDOUT)
+        yield Output(partial(write_all, STDOUT), "<stdout>", STDOUT)
         return
     path = path.resolve()
     if path.exists() and not path.is_file():
         with open(path, "wb", buffering=0) as device:
-            yield Output(_writer(device.fileno()), str(path), device.fileno())
+            yield Output(partial(write_all, device.fileno()), str(path), device.fileno())
         return
     with orderly_end(), atomic_write(path, "wb") as file, _compressor(file, path.suffix) as stream:
         yield Output(stream.write, str(path))
@@ -109,20 +111,6 @@ def _compressor(file: IO[bytes], suffix: str) -> contextlib.AbstractContextManag
             return bz2.BZ2File(file, "wb")
         case _:
             return contextlib.nullcontext(file)
-
-
-def _writer(descriptor: int) -> Callable[[bytes], None]:
-    """A function that writes all its bytes to a descriptor, unbuffered, and waits where that is full."""
-
-    def write(data: bytes) -> None:
-        rest = memoryview(data)
-        while rest:
-            try:
-                rest = rest[os.write(descriptor, rest) :]
-            except BlockingIOError:
-                select.select([], [descriptor], [])
-
-    return write
 
 
 def _is_file(descriptor: int) -> bool:

@@ -93,11 +93,12 @@ class PreparedTransformer:
     def start(self, source_BS: Tensor, per_source: int, attention: bool = False) -> PreparedState:
         """See SearchModel."""
         real_BS = source_BS != PAD
+        lengths = real_BS.sum(1).tolist()
         mask_B11S = None
-        if not bool(real_BS.all()):
+        if min(lengths) < source_BS.shape[1]:
             mask_B11S = torch.zeros(source_BS.shape).masked_fill_(~real_BS, -math.inf)[:, None, None, :]
         heads, width = self.decoder[0].maps.heads, self.target_embedding.table_VD.shape[1]
-        cross = self._cross(source_BS, real_BS.sum(1).tolist(), mask_B11S, (heads, width // heads))
+        cross = self._cross(source_BS, lengths, mask_B11S, (heads, width // heads))
         # Most translations end within these steps; those that do not have room once the others have left.
         room = source_BS.shape[1] * 9 // 8 + 12
         shape = (len(self.decoder), len(source_BS) * per_source, heads, width // heads)

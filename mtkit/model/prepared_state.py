@@ -36,22 +36,23 @@ class Memory:
     def __init__(self) -> None:
         self._free: list[Tensor] = []
 
-    def block(self, size: int) -> tuple[Tensor, bool]:
-        """At least `size` numbers, and whether they are to be given back."""
+    def block(self, size: int) -> Tensor:
+        """At least `size` numbers, to be given back."""
         if size < _LARGE:
-            return torch.empty(size), False
+            return torch.empty(size)
         try:
             block = self._free.pop()  # which no other thread can get now
             if len(block) >= size:
-                return block, True
+                return block
             del block  # before there is a larger one
         except IndexError:
             pass
-        return _mapped(size), True
+        return _mapped(size)
 
     def give_back(self, block: Tensor) -> None:
-        """Keep a block for the next batch."""
-        self._free.append(block)
+        """Keep a block for the next batch; the allocator keeps a small one."""
+        if len(block) >= _LARGE:
+            self._free.append(block)
 
 
 def _mapped(size: int) -> Tensor:
@@ -77,10 +78,9 @@ class Past:
         """Room for so many steps at least; `shape` is (L, N, H, E). Its memory goes back when this one is gone."""
         layers, *rest = shape
         step = 2 * math.prod(shape)
-        block, borrowed = memory.block(room * step)
+        block = memory.block(room * step)
         past = cls(block[: len(block) // step * step].view(-1, layers, 2, *rest))
-        if borrowed:
-            weakref.finalize(past, memory.give_back, block).atexit = False
+        weakref.finalize(past, memory.give_back, block).atexit = False
         return past
 
     def append(self, layer: int, kv_B2HE: Tensor, length: int) -> Seen:
@@ -108,11 +108,11 @@ class Past:
         """Keep these rows, in this order (mutates the buffer); there is room for more steps of fewer rows then."""
         before = self.buffer_CL2NHE
         _, layers, _, rows, heads, width = before.shape
-        step = 2 * layers * len(rows_N) * heads * width
-        room = before.numel() // step
         if len(rows_N) > rows:
             self.buffer_CL2NHE = _grown(before[:length].index_select(3, rows_N))
             return
+        step = 2 * layers * len(rows_N) * heads * width
+        room = before.numel() // step
         after = before.view(-1)[: room * step].view(room, layers, 2, len(rows_N), heads, width)
         # What is written never reaches what is still to be read.
         steps = max(1, _AT_ONCE // step)
@@ -218,8 +218,8 @@ def _stacked(several: Sequence[PreparedState], length: int) -> Past:
 def joined(states: Sequence[PreparedState]) -> PreparedState:
     """One state for the rows of all, in order; each state has one row a sentence, and all its rows have begun at once.
 
-    Every row's last step is the last of all, so that the next one is next for all. Uses the states up, layer by layer,
-    so that what they hold is not there twice.
+    Every row's last step is the last of all, so that the next one is next for all. Uses the states up, layer by layer
+    and state by state, so that what they hold is not there twice.
     """
     length = max(state.length for state in states)
     width = max(state.cross[0].keys.shape[2] for state in states)
